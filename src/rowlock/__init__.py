@@ -1,0 +1,1 @@
+"""Durable jobs in the database you already have."""
