@@ -1,0 +1,46 @@
+# Every target sets up its own .venv first; a fresh clone needs only make and Python 3.11 or newer.
+#   make test       the suite without the slow tests      make test-all   everything
+#   make check      formatting, lint, types, floors       make fmt        put the formatting right
+#   make demo       the newsroom; another folder of Markdown with INPUT=path
+#   make bench      Rowlock beside the raw loop           ARGS="…" goes on to pytest, the demo or the bench
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv test test-all check fmt demo bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml .ci/venv
+	@bash .ci/venv $(VENV)
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: $(STAMP)
+	@$(BIN)/python -m rowlock demo $(if $(INPUT),--input "$(INPUT)") $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
