@@ -53,6 +53,10 @@ class EnqueueValueError(RowlockError, ValueError):
     """A key, time, delay, priority, queue or header of an enqueue is outside its bounds (E4, E6)."""
 
 
+class EnqueueTypeError(EnqueueValueError, TypeError):
+    """An option of an enqueue is of a wrong kind, unknown, or missing (E1)."""
+
+
 class ConnectionTypeError(RowlockError, TypeError):
     """What was given as `connection` is not one of the accepted kinds (E2)."""
 
