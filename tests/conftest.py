@@ -1,0 +1,175 @@
+"""Fixtures of the whole suite. Databases: `dialect`, `database`, `database_url`, `engine`, `async_engine`, `app_factory`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from support import own, servers
+from support.databases import Database, PostgreSQL, SQLite, make_database
+from support.leaks import LeakWatch
+
+DIALECTS = ("sqlite", "postgresql", "mariadb")
+IN_CI = os.environ.get("CI") == "true"
+WATCHED = ("contract", "races")  # folders whose tests may leave nothing behind
+
+# Deadlines measure the machine, not the code: two cores are shared with the servers.
+hypothesis.settings.register_profile("rowlock", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("rowlock")
+
+_servers: dict[str, servers.Server | servers.NoServer] = {}
+
+
+# --- databases -----------------------------------------------------------------------------------------------
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`dialect` goes over all databases; `@pytest.mark.databases(…, reason=…)` skips the others and says why."""
+    given = [str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")]
+    if "dialect" not in metafunc.fixturenames or any("dialect" in names for names in given):
+        return
+    only, reason = DIALECTS, ""
+    if mark := metafunc.definition.get_closest_marker("databases"):
+        only, reason = mark.args, mark.kwargs.get("reason", "")
+        if not reason or not set(only) <= set(DIALECTS):
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid}: databases(*names of {DIALECTS}, reason='clause: why')"
+            )
+    skip = pytest.mark.skip(reason=f"only {', '.join(only)}: {reason}")
+    metafunc.parametrize("dialect", [pytest.param(name, marks=() if name in only else skip) for name in DIALECTS])
+
+
+def server(dialect: str) -> servers.Server:
+    """The session's server for a dialect, found when first asked for. None to be had: a skip, under CI a failure."""
+    if dialect not in _servers:
+        try:
+            _servers[dialect] = servers.find(dialect)
+        except servers.NoServer as failure:
+            _servers[dialect] = failure
+    found = _servers[dialect]
+    if isinstance(found, servers.NoServer):
+        (pytest.fail if IN_CI else pytest.skip)(str(found))
+    return found
+
+
+@pytest.fixture
+def database(dialect: str, tmp_path: Path) -> Iterator[Database]:
+    """The test's own empty database, with what the suite asks it (`sessions()`, `waiting()`)."""
+    made = SQLite(tmp_path / "test.db") if dialect == "sqlite" else make_database(server(dialect), dialect)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def database_url(database: Database) -> str:
+    """Its URL as a user writes it, without a driver."""
+    return database.url
+
+
+@pytest.fixture
+def engine(database: Database) -> Iterator[sa.Engine]:
+    """A sync engine of the test's own (sqlite3, psycopg, PyMySQL), as a user makes one."""
+    made = sa.create_engine(database.sync_url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def async_engine(database: Database) -> Callable[..., AbstractAsyncContextManager[AsyncEngine]]:
+    """`async with async_engine() as engine:` (aiosqlite, asyncpg, asyncmy), disposed on the loop that made it."""
+
+    @asynccontextmanager
+    async def make(**options: Any) -> AsyncIterator[AsyncEngine]:
+        made = create_async_engine(database.async_url, **options)
+        try:
+            yield made
+        finally:
+            await made.dispose()
+
+    return make
+
+
+@pytest.fixture
+def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
+    """`app_factory(*groups, migrate=True, url=None, **options)`: an App on the test's database, closed after the test."""
+    from rowlock import App
+
+    made = []
+
+    def make(*groups: Any, migrate: bool = True, url: str | None = None, **options: Any) -> Any:
+        app = App(**options) if "settings" in options else App(url or database.url, **options)
+        made.append(app)
+        for group in groups:
+            app.include(group)
+        if migrate:
+            app.migrate()
+        return app
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def own_server(dialect: str) -> Iterator[own.OwnServer]:
+    """A throw-away server that the test may stop, pause and kill; it runs again for the next test."""
+    try:
+        made = servers.own_server(dialect)
+    except own.CannotStart as failure:
+        (pytest.fail if IN_CI else pytest.skip)(str(failure))
+    yield made.start()
+    made.resume()
+    made.start()
+
+
+# --- discipline ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In contract/ and races/: fails a test that leaves a thread, a task, a database session or a lock."""
+    if not set(WATCHED) & set(request.path.parts):
+        yield
+        return
+    # Asked for here, the database outlives this fixture's second half, and engines end before it.
+    database = request.getfixturevalue("database") if "database" in request.fixturenames else None
+    watch = LeakWatch(database, monkeypatch)
+    yield
+    if found := watch.findings():
+        pytest.fail("left behind: " + "; ".join(found), pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine function runs on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**wanted))
+    return True
+
+
+def pytest_sessionfinish() -> None:
+    for found in _servers.values():
+        if isinstance(found, servers.Server):
+            if found.url.get_backend_name() == "postgresql":
+                PostgreSQL.drop_all(found)
+            found.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for dialect, found in sorted(_servers.items()):
+        if isinstance(found, servers.NoServer):
+            terminalreporter.write_line(f"NOT TESTED on {dialect}: {found}", red=True, bold=True)
+        else:
+            terminalreporter.write_line(f"tested on {dialect}: {found.origin} ({found.url!r})")

@@ -1,0 +1,1 @@
+"""What the suite stands on: servers, databases, waiting, and the kits for races and kills."""
