@@ -1,0 +1,25 @@
+"""The one clock: the database's own, or under test the case's (L2, X1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Where "now" in a statement comes from. `bound` is None for the database's own clock.
+
+    With a bound clock every statement gets the instant as a parameter in place of the database's
+    expression, so a test moves time for claims, leases and schedules at one place.
+    """
+
+    bound: Callable[[], datetime] | None = None
+
+    def host_now(self) -> datetime:
+        """Now, as an aware UTC datetime: of the bound clock, else of this host."""
+        return self.bound() if self.bound is not None else datetime.now(timezone.utc)
+
+
+SYSTEM = Clock()

@@ -1,0 +1,268 @@
+"""What differs between databases, and nothing else: the hooks that the rest of the store calls.
+
+A hook gets a `Connection` that is already in the right mode (see `Database.run`) and never commits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from sqlalchemy.engine import URL, Connection
+
+if TYPE_CHECKING:
+    from rowlock.model.table import QueueShape
+    from rowlock.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One (job, fingerprint) pair that this program can run, and the lease that its records get, in ms."""
+
+    job: str
+    fingerprint: str
+    lease_ms: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one claimer takes from: a table, a queue of it, and the pairs that this program knows (S7)."""
+
+    table: QueueShape
+    queue: str
+    branches: tuple[Branch, ...]
+    claimed_by: str
+
+
+class Claimed(NamedTuple):
+    """One record that was claimed. Times are as the driver gives them: see `Dialect.from_db`."""
+
+    id: int
+    job: str
+    fingerprint: str
+    payload: bytes | str
+    key: str | None
+    queue: str
+    priority: int
+    run_at: Any
+    attempt: int
+    max_attempts: int
+    timeout_ms: int
+    headers: str | None
+    token: str
+    lease_ms: int
+
+
+class Level(NamedTuple):
+    """The head of one branch at one priority: whether it is due, and else in how many seconds."""
+
+    branch: int
+    priority: int
+    wait: float
+
+
+class Row(NamedTuple):
+    """One job row to insert. `run_at` and `delay_ms` are None for "now"; `nonce` tells what an insert made."""
+
+    job: str
+    fingerprint: str
+    payload: str
+    key: str | None
+    queue: str
+    priority: int
+    run_at: datetime | None
+    delay_ms: int | None
+    max_attempts: int
+    timeout_ms: int
+    headers: str | None
+    nonce: str
+
+
+class Inserted(NamedTuple):
+    """One row that an insert made: the nonce that it was given, and its id."""
+
+    nonce: str
+    id: int
+
+
+class Hold(NamedTuple):
+    """A record in work, as its holder knows it."""
+
+    id: int
+    token: str
+    lease_ms: int
+
+
+class Dialect(ABC):
+    """The hooks. One instance a process and kind of database; it keeps no state of a connection."""
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    max_batch: ClassVar[int]
+    """The most pairs that one statement takes."""
+    transactional_ddl: ClassVar[bool]
+    one_writer: ClassVar[bool] = False
+    """One transaction at a time can write, so Rowlock's async work shares one thread and its transactions."""
+    begin: ClassVar[str] = "BEGIN"
+
+    # --- connecting ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def urls(self, url: URL) -> tuple[URL, URL]:
+        """The sync and the async URL: the drivers are picked here. Raises `MissingDriver`."""
+
+    @abstractmethod
+    def connect_args(self, *, is_async: bool, wait_ms: int) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        """Session settings of a connection of Rowlock's own: READ COMMITTED, UTC, a bound on lock waits (C7)."""
+
+    @abstractmethod
+    def check_server(self, conn: Connection) -> None:
+        """Raises `UnsupportedDatabase` for a server that is too old."""
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def now(self, db: Database) -> str:
+        """SQL for the instant at which it is evaluated, so after a lock that was waited for (L2)."""
+
+    @abstractmethod
+    def scan_now(self, db: Database) -> str:
+        """SQL for an instant that is fixed once a statement, so that an index can be used with it (L2)."""
+
+    @abstractmethod
+    def plus_ms(self, instant: str, milliseconds: str) -> str:
+        """SQL for `instant` moved by a number of milliseconds, itself SQL."""
+
+    def to_db(self, moment: datetime) -> Any:
+        """An aware instant as this database's parameter."""
+        return moment
+
+    def from_db(self, value: Any) -> datetime | None:
+        """A stored instant as an aware UTC datetime."""
+        return None if value is None else value.astimezone(timezone.utc)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
+        """Each branch's priorities that have pending records, with their heads' waiting time. One read."""
+
+    @abstractmethod
+    def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
+        """Takes ownership of at most `limit` due records, best first; skips what others have locked."""
+
+    @abstractmethod
+    def fenced_update(
+        self,
+        conn: Connection,
+        db: Database,
+        shape: QueueShape,
+        assignments: str,
+        records: Sequence[Mapping[str, Any]],
+        *,
+        wait: bool = False,
+    ) -> set[int]:
+        """Updates the records whose (id, token) pair holds an unexpired lease; answers their ids (L1).
+
+        `assignments` is SQL in which `{now}` is the clock after the lock and `{name}` the value `name`
+        of each record. Rows that others have locked are passed over unless `wait`.
+        """
+
+    @abstractmethod
+    def in_ids(self, ids: Sequence[int]) -> str:
+        """SQL for membership in a list of ids that keeps the primary key's index at every length."""
+
+    @abstractmethod
+    def skip_locked(self) -> str:
+        """What follows a SELECT that locks the rows which it returns and passes over locked ones."""
+
+    # --- enqueueing ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
+        """Inserts job rows; rows whose key is taken are left out. Answers what was made, with its nonces."""
+
+    @abstractmethod
+    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        """(key, id, state) of the pending and running records of these jobs and keys, without a lock (E4)."""
+
+    looks_outside: ClassVar[bool] = False
+    """A caller's snapshot can be blind to committed records here, so keys are looked up on a connection of
+    Rowlock's own before a caller's transaction is touched (`look_outside`)."""
+
+    def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
+        """In a caller's transaction, before inserting: waits, bounded, for uncommitted enqueues of these keys.
+
+        Raises `EnqueueBusy`, and leaves the transaction usable.
+        """
+
+    def look_outside(
+        self, conn: Connection, db: Database, jobs: Sequence[str], keys: Sequence[str]
+    ) -> list[tuple[str, int, str]]:
+        """`find_active` on a connection of Rowlock's own, having waited, bounded, for uncommitted enqueues."""
+        return self.find_active(conn, jobs, keys)
+
+    # --- schema -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def has_table(self, conn: Connection, table: str) -> bool:
+        """Whether the table is there; never fails the caller's transaction."""
+
+    @abstractmethod
+    def lock_migration(self, conn: Connection) -> None:
+        """Waits until no other process migrates this database; held until the transaction or session ends."""
+
+    def unlock_migration(self, conn: Connection) -> None:
+        """Gives the migration lock back where a session holds it."""
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_missing_table(self, error: BaseException) -> bool: ...
+
+    @abstractmethod
+    def is_conflict(self, error: BaseException) -> bool:
+        """Deadlock or serialization failure: the transaction is gone, running it again may succeed."""
+
+    @abstractmethod
+    def is_lock_timeout(self, error: BaseException) -> bool:
+        """A wait for a lock ended at its bound."""
+
+    @abstractmethod
+    def is_statement_fault(self, error: BaseException) -> bool:
+        """The statement was refused although the database works: to try again changes nothing."""
+
+
+def driver_error(error: BaseException) -> Any:
+    """The driver's own error inside SQLAlchemy's wrapping."""
+    return getattr(error, "orig", None) or error
+
+
+PARAMETERS = {
+    "lease_ms": "bigint",
+    "delay_ms": "bigint",
+    "at": "instant",
+    "refund": "integer",
+    "back": "integer",
+    "category": "text",
+    "klass": "text",
+    "summary": "text",
+}
+"""The values of a record that an assignment of `fenced_update` may name, and their types."""
+
+CLAIMED_COLUMNS = (
+    *("id", "job", "fingerprint", "payload", "key", "group", "priority", "run_at", "attempt", "max_attempts"),
+    *("timeout_ms", "headers", "token"),
+)
+"""The roles that a claim reads, in the order of `Claimed`."""
+
+
+def lease_of(source: Source) -> dict[str, int]:
+    """The lease of each job's records, in ms."""
+    return {branch.job: branch.lease_ms for branch in source.branches}

@@ -1,0 +1,314 @@
+"""MySQL and MariaDB: candidates are read without locks, then locked by primary key.
+
+A locking read keeps every row that it examined locked, SKIP LOCKED or not: a sort that returned 5 rows
+locked 3,000, and the second claimer got none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import random
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy.engine import URL, Connection, CursorResult
+from sqlalchemy.exc import DBAPIError
+
+from rowlock.errors import EnqueueBusy, MissingDriver, UnsupportedDatabase
+from rowlock.model.table import QueueShape
+from rowlock.store.dialects import mysql_sql as sql
+from rowlock.store.dialects import scan
+from rowlock.store.dialects.base import Claimed, Dialect, Inserted, Level, Row, Source, driver_error, lease_of
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+MISSING_TABLE = 1146
+DUPLICATE = 1062
+CONFLICTS = frozenset({1213, 1020})
+"""Deadlock; and MariaDB's "record has changed since last read", its serialization failure."""
+LOCK_TIMEOUTS = frozenset({1205, 3572})
+OUTAGES = frozenset(
+    {1021, 1036, 1040, 1041, 1053, 1077, 1079, 1080, 1114, 1152, 1159, 1160, 1161, 1184, 1290, 1792, 1836, 1927, 3032}
+)
+"""Disk full, read-only, too many connections, shutting down, connection killed. 2000 and above are the client's."""
+
+
+class MySQL(Dialect):
+    name: ClassVar[str] = "mysql"
+    label: ClassVar[str] = "MySQL"
+    max_batch: ClassVar[int] = 200
+    transactional_ddl: ClassVar[bool] = False
+    looks_outside: ClassVar[bool] = True
+
+    # --- connecting ---------------------------------------------------------------------------------------
+
+    def urls(self, url: URL) -> tuple[URL, URL]:
+        missing = [name for name in ("pymysql", "asyncmy") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise MissingDriver(
+                f"{self.label} needs a driver that is not installed: {', '.join(missing)}; "
+                f"pip install 'rowlock[mysql]'"
+            )
+        return url.set(drivername=f"{self.name}+pymysql"), url.set(drivername=f"{self.name}+asyncmy")
+
+    def connect_args(self, *, is_async: bool, wait_ms: int) -> dict[str, Any]:
+        return {"connect_timeout": 10, "charset": "utf8mb4"}
+
+    def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(
+            "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', "
+            f"innodb_lock_wait_timeout = {max(1, -(-wait_ms // 1000))}"
+        )
+
+    def check_server(self, conn: Connection) -> None:
+        version = conn.exec_driver_sql("SELECT version()").scalar_one()
+        check_version(str(version))
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def now(self, db: Database) -> str:
+        return "SYSDATE(6)" if db.clock.bound is None else ":rl_now"
+
+    def scan_now(self, db: Database) -> str:
+        return "NOW(6)" if db.clock.bound is None else ":rl_now"
+
+    def plus_ms(self, instant: str, milliseconds: str) -> str:
+        return f"{instant} + INTERVAL ({milliseconds}) * 1000 MICROSECOND"
+
+    def to_db(self, moment: datetime) -> Any:
+        return moment.astimezone(timezone.utc).replace(tzinfo=None)
+
+    def from_db(self, value: Any) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=timezone.utc)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
+        params: dict[str, Any] = {"queue": source.queue}
+        params |= {f"pair{n}": pair_of(b.job, b.fingerprint) for n, b in enumerate(source.branches)}
+        statement = sql.levels(source.table, len(source.branches), self.scan_now(db))
+        rows = conn.execute(statement, params | db.now_params())
+        return [Level(row[0], row[1], float(row[2])) for row in rows if row[2] is not None]
+
+    def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
+        claimed: list[Claimed] = []
+        for priority, branches in scan.due_levels(self.levels(conn, db, source)):
+            # A little more is read than is asked for: what others hold at this moment is passed over.
+            wanted = limit - len(claimed)
+            candidates = self._best(conn, db, source, priority, branches, wanted + min(wanted, 32))
+            if candidates:
+                claimed += self._take(conn, db, source, [candidate.id for candidate in candidates], wanted)
+            if len(claimed) >= limit:
+                break
+        return claimed
+
+    def _best(
+        self, conn: Connection, db: Database, source: Source, priority: int, branches: list[int], limit: int
+    ) -> list[scan.Candidate]:
+        per_branch = scan.slice_of(limit, len(branches))
+        statement = sql.candidates(source.table, len(branches), per_branch, self.scan_now(db))
+        params: dict[str, Any] = {"queue": source.queue, "priority": priority} | db.now_params()
+        for position, n in enumerate(branches):
+            branch = source.branches[n]
+            params[f"pair{position}"] = pair_of(branch.job, branch.fingerprint)
+        slices: list[list[scan.Candidate]] = [[] for _ in branches]
+        for position, id_, run_at in conn.execute(statement, params):
+            slices[position].append(scan.Candidate(run_at, id_))
+        return scan.merge(slices, per_branch, limit)
+
+    def _take(self, conn: Connection, db: Database, source: Source, ids: list[int], limit: int) -> list[Claimed]:
+        shape, leases, nonce = source.table, lease_of(source), secrets.token_hex(12)
+        locked: list[Any] = []
+        with db.transaction(conn):
+            for start in range(0, len(ids), limit):  # slices of what is still needed: only what is returned gets locked
+                part = ids[start : start + limit - len(locked)]
+                rows = _run(conn, sql.lock_pending(shape, self.in_ids(part), self.scan_now(db)), db.now_params())
+                locked += rows.all()
+                if len(locked) >= limit:
+                    break
+            by_lease: dict[int, list[int]] = {}
+            for row in locked:
+                by_lease.setdefault(leases[row[1]], []).append(row[0])
+            for lease_ms, part in by_lease.items():
+                _run(
+                    conn,
+                    sql.take(shape, self.in_ids(part), self.now(db)),
+                    {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params(),
+                )
+        claimed = [Claimed(*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]]) for row in locked]
+        claimed.sort(key=_claim_order)
+        return claimed
+
+    def fenced_update(
+        self,
+        conn: Connection,
+        db: Database,
+        shape: QueueShape,
+        assignments: str,
+        records: Sequence[Mapping[str, Any]],
+        *,
+        wait: bool = False,
+    ) -> set[int]:
+        wanted = {record["id"]: record["token"] for record in records}
+        with db.transaction(conn):
+            rows = _run(conn, sql.hold_running(shape, self.in_ids(list(wanted)), wait=wait), {})
+            held = {row[0] for row in rows if wanted[row[0]] == row[1]}
+            if not held:
+                return held
+            # The clock is read by a statement that begins after the locks are held (L2).
+            ids = self.in_ids(sorted(held))
+            params: dict[str, Any] = dict(db.now_params())
+            own = [record for record in records if record["id"] in held]
+            statement = sql.fenced_update(shape, assignments, own, ids, self.now(db), params)
+            if _run(conn, statement, params).rowcount == len(held):
+                return held
+            expired = _run(conn, sql.expired_among(shape, ids, self.now(db)), db.now_params())
+            return held - {row[0] for row in expired}
+
+    def in_ids(self, ids: Sequence[int]) -> str:
+        return f"IN ({','.join(map(str, ids))})"
+
+    def skip_locked(self) -> str:
+        return "FOR UPDATE SKIP LOCKED"
+
+    # --- enqueueing ---------------------------------------------------------------------------------------
+
+    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
+        now = "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s"
+        statement, params = sql.insert(rows, now, self.to_db)
+        try:
+            result = conn.exec_driver_sql(statement, params | db.now_params())
+        except DBAPIError as error:
+            # A plain INSERT: IGNORE would hide other faults, ON DUPLICATE KEY would lock the record that it meets.
+            if _code(error) == DUPLICATE:
+                return []
+            raise
+        if len(rows) == 1:
+            return [Inserted(rows[0].nonce, result.lastrowid)]
+        made = conn.exec_driver_sql(
+            "SELECT token, id FROM rowlock_job WHERE id >= %s AND token >= %s AND token <= %s ORDER BY id LIMIT %s",
+            (result.lastrowid, min(row.nonce for row in rows), max(row.nonce for row in rows), len(rows)),
+        )
+        return [Inserted(row[0], row[1]) for row in made]
+
+    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        found: list[tuple[str, int, str]] = []
+        for start in range(0, len(keys), 500):
+            active = [active_key(job, key) for job in jobs for key in keys[start : start + 500]]
+            marks = ",".join(["%s"] * len(active))
+            rows = conn.exec_driver_sql(
+                f"SELECT `key`, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
+            )
+            found += [(row[0], row[1], row[2]) for row in rows]
+        return found
+
+    def look_outside(
+        self, conn: Connection, db: Database, jobs: Sequence[str], keys: Sequence[str]
+    ) -> list[tuple[str, int, str]]:
+        deadline = time.monotonic() + db.wait_ms / 1000
+        while True:
+            found = self.find_active(conn, jobs, keys)
+            missing = sorted(set(keys) - {key for key, _, _ in found})
+            if not missing or not self._enqueued_elsewhere(conn, [active_key(jobs[0], key) for key in missing]):
+                return found
+            if time.monotonic() >= deadline:
+                raise EnqueueBusy(
+                    f"job {jobs[0]!r}: another transaction has enqueued the same key and did not end within "
+                    f"{db.wait_ms} ms (E4, job.enqueue_wait_ms); nothing was written, try again, or end that "
+                    f"transaction sooner"
+                )
+            # On the server, so that a coroutine's loop is not blocked.
+            conn.exec_driver_sql(f"DO SLEEP({0.01 + random.random() * 0.03:.3f})")  # noqa: S311 - a pause
+
+    @staticmethod
+    def _enqueued_elsewhere(conn: Connection, active: Sequence[bytes]) -> bool:
+        marks = ",".join(["%s"] * len(active))
+        try:
+            conn.exec_driver_sql(
+                f"SELECT id FROM rowlock_job WHERE active_key IN ({marks}) LOCK IN SHARE MODE NOWAIT", tuple(active)
+            )
+        except DBAPIError as error:
+            if _code(error) in LOCK_TIMEOUTS:
+                return True
+            raise
+        return False
+
+    # --- schema -------------------------------------------------------------------------------------------
+
+    def has_table(self, conn: Connection, table: str) -> bool:
+        row = conn.exec_driver_sql(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s", (table,)
+        ).first()
+        return row is not None
+
+    def lock_migration(self, conn: Connection) -> None:
+        got = conn.exec_driver_sql("SELECT GET_LOCK(CONCAT('rowlock.migrate.', MD5(DATABASE())), 60)").scalar_one()
+        if got != 1:
+            raise UnsupportedDatabase(
+                "another process migrates this database and did not end within 60 s (S1); look what it waits for"
+            )
+
+    def unlock_migration(self, conn: Connection) -> None:
+        conn.exec_driver_sql("DO RELEASE_LOCK(CONCAT('rowlock.migrate.', MD5(DATABASE())))")
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return _code(error) == MISSING_TABLE
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return _code(error) in CONFLICTS
+
+    def is_lock_timeout(self, error: BaseException) -> bool:
+        return _code(error) in LOCK_TIMEOUTS
+
+    def is_statement_fault(self, error: BaseException) -> bool:
+        code = _code(error)
+        return code is not None and code < 2000 and code not in OUTAGES
+
+
+class MariaDB(MySQL):
+    name: ClassVar[str] = "mariadb"
+    label: ClassVar[str] = "MariaDB"
+
+
+def check_version(version: str) -> None:
+    """Refuses servers without SKIP LOCKED, by what `version()` says. Raises `UnsupportedDatabase`."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    kind, floor = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 1))
+    if numbers < floor:
+        raise UnsupportedDatabase(
+            f"this {kind} server is {version}; Rowlock needs {'.'.join(map(str, floor))} or newer, for SKIP LOCKED: "
+            f"upgrade the server"
+        )
+
+
+def pair_of(job: str, fingerprint: str) -> bytes:
+    """The generated column `pair`: a key of this length fits an index, a job's name does not."""
+    return hashlib.md5(job.encode() + b"\0" + fingerprint.encode(), usedforsecurity=False).digest()
+
+
+def active_key(job: str, key: str) -> bytes:
+    """The generated column `active_key`: NULL once a record has ended; bytes, so compared as bytes."""
+    return job.encode() + b"\0" + key.encode()
+
+
+def _run(conn: Connection, statement: str, params: Mapping[str, Any]) -> CursorResult[Any]:
+    """For statements with lists of ids: written anew each time, so there is nothing to compile or to cache."""
+    return conn.exec_driver_sql(*sql.bound(statement, params))
+
+
+def _code(error: BaseException) -> int | None:
+    args = getattr(driver_error(error), "args", ())
+    return args[0] if args and isinstance(args[0], int) else None
+
+
+def _claim_order(record: Claimed) -> tuple[int, Any, int]:
+    return record.priority, record.run_at, record.id

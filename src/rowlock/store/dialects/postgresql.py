@@ -1,0 +1,221 @@
+"""PostgreSQL: one statement for each claim, renewal and settlement, in autocommit."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import text
+from sqlalchemy.engine import URL, Connection
+
+from rowlock.errors import MissingDriver, UnsupportedDatabase
+from rowlock.model.table import QueueShape
+from rowlock.store.dialects import postgresql_sql as sql
+from rowlock.store.dialects.base import (
+    Claimed,
+    Dialect,
+    Inserted,
+    Level,
+    Row,
+    Source,
+    driver_error,
+    lease_of,
+)
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+UNDEFINED_TABLE = "42P01"
+CONFLICTS = frozenset({"40001", "40P01"})
+LOCK_TIMEOUTS = frozenset({"55P03"})
+OUTAGE_CLASSES = ("08", "53", "57", "58")
+READ_ONLY = "25006"
+
+
+@lru_cache(maxsize=512)
+def _statement(sql_text: str) -> Any:
+    return text(sql_text)
+
+
+class PostgreSQL(Dialect):
+    name: ClassVar[str] = "postgresql"
+    label: ClassVar[str] = "PostgreSQL"
+    max_batch: ClassVar[int] = 500
+    transactional_ddl: ClassVar[bool] = True
+
+    # --- connecting ---------------------------------------------------------------------------------------
+
+    def urls(self, url: URL) -> tuple[URL, URL]:
+        psycopg = importlib.util.find_spec("psycopg") is not None
+        asyncpg = importlib.util.find_spec("asyncpg") is not None
+        if not psycopg:
+            raise MissingDriver(
+                "PostgreSQL needs a driver that is not installed: psycopg; pip install 'rowlock[postgres]'"
+            )
+        return (
+            url.set(drivername="postgresql+psycopg"),
+            url.set(drivername="postgresql+asyncpg" if asyncpg else "postgresql+psycopg"),
+        )
+
+    def connect_args(self, *, is_async: bool, wait_ms: int) -> dict[str, Any]:
+        if is_async and importlib.util.find_spec("asyncpg") is not None:
+            return {"timeout": 10}
+        return {"connect_timeout": 10}
+
+    def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        # force_generic_plan: each statement has one shape and one index; planning it anew at each call costs
+        # more than running it.
+        cursor.execute(
+            "SELECT set_config('default_transaction_isolation', 'read committed', false), "
+            "set_config('timezone', 'UTC', false), set_config('plan_cache_mode', 'force_generic_plan', false), "
+            f"set_config('lock_timeout', '{wait_ms}ms', false)"
+        )
+
+    def check_server(self, conn: Connection) -> None:
+        version = conn.dialect.server_version_info or (0,)
+        if version < (13,):
+            found = ".".join(map(str, version))
+            raise UnsupportedDatabase(f"this PostgreSQL is {found}; Rowlock needs 13 or newer: upgrade the server")
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def now(self, db: Database) -> str:
+        return "clock_timestamp()" if db.clock.bound is None else "CAST(:rl_now AS timestamptz)"
+
+    def scan_now(self, db: Database) -> str:
+        return "(SELECT clock_timestamp())" if db.clock.bound is None else "CAST(:rl_now AS timestamptz)"
+
+    def plus_ms(self, instant: str, milliseconds: str) -> str:
+        return f"{instant} + {milliseconds} * interval '1 millisecond'"
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
+        rows = conn.execute(
+            _statement(sql.levels(source.table, self.scan_now(db))), self._branches(source) | db.now_params()
+        )
+        return [Level(row[0] - 1, row[1], float(row[2])) for row in rows]
+
+    def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
+        # What others hold at this moment is passed over, so a little more is read than is asked for.
+        over = 1 << (limit + min(limit, 32) - 1).bit_length()
+        statement = _statement(sql.claim(source.table, over, self.scan_now(db), self.now(db)))
+        leases = lease_of(source)
+        rows = conn.execute(
+            statement,
+            self._branches(source)
+            | {
+                "leases": [branch.lease_ms for branch in source.branches],
+                "limit": limit,
+                "claimed_by": source.claimed_by,
+            }
+            | db.now_params(),
+        )
+        claimed = [Claimed(*row, leases[row[1]]) for row in rows]
+        claimed.sort(key=_claim_order)  # RETURNING has no order
+        return claimed
+
+    @staticmethod
+    def _branches(source: Source) -> dict[str, Any]:
+        return {
+            "queue": source.queue,
+            "jobs": [branch.job for branch in source.branches],
+            "fingerprints": [branch.fingerprint for branch in source.branches],
+        }
+
+    def fenced_update(
+        self,
+        conn: Connection,
+        db: Database,
+        shape: QueueShape,
+        assignments: str,
+        records: Sequence[Mapping[str, Any]],
+        *,
+        wait: bool = False,
+    ) -> set[int]:
+        params: dict[str, Any] = {
+            "ids": [record["id"] for record in records],
+            "tokens": [record["token"] for record in records],
+        } | db.now_params()
+        varying: list[str] = []
+        for name in sql.parameters_of(assignments):
+            values = [record[name] for record in records]
+            same = all(value == values[0] for value in values)
+            params[name] = values[0] if same else values
+            if not same:
+                varying.append(name)
+        statement = _statement(sql.fenced_update(shape, assignments, self.now(db), tuple(varying), wait))
+        return {row[0] for row in conn.execute(statement, params)}
+
+    def in_ids(self, ids: Sequence[int]) -> str:
+        return f"= ANY(CAST('{{{','.join(map(str, ids))}}}' AS bigint[]))"
+
+    def skip_locked(self) -> str:
+        return "FOR UPDATE SKIP LOCKED"
+
+    # --- enqueueing ---------------------------------------------------------------------------------------
+
+    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
+        if len(rows) == 1:
+            result = conn.execute(_statement(sql.insert_one(self.now(db))), rows[0]._asdict() | db.now_params())
+        else:
+            first = rows[0]
+            params: dict[str, Any] = {
+                "job": first.job,
+                "fingerprint": first.fingerprint,
+                "max_attempts": first.max_attempts,
+                "timeout_ms": first.timeout_ms,
+                "payload": [row.payload for row in rows],
+                "key": [row.key for row in rows],
+                "queue": [row.queue for row in rows],
+                "priority": [row.priority for row in rows],
+                "run_at": [row.run_at for row in rows],
+                "delay_ms": [row.delay_ms for row in rows],
+                "headers": [row.headers for row in rows],
+                "nonce": [row.nonce for row in rows],
+            }
+            result = conn.execute(_statement(sql.insert_many(self.now(db))), params | db.now_params())
+        return [Inserted(row[0], row[1]) for row in result]
+
+    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        rows = conn.execute(_statement(sql.FIND_ACTIVE), {"jobs": list(jobs), "keys": list(keys)})
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
+        sql.reserve_keys(conn, job, keys, db.wait_ms)
+
+    # --- schema -------------------------------------------------------------------------------------------
+
+    def has_table(self, conn: Connection, table: str) -> bool:
+        # to_regclass answers NULL where a SELECT would fail, and with it the caller's transaction.
+        return conn.execute(_statement("SELECT to_regclass(:name) IS NOT NULL"), {"name": table}).scalar_one()
+
+    def lock_migration(self, conn: Connection) -> None:
+        conn.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
+        conn.exec_driver_sql("SELECT pg_advisory_xact_lock(7822103461193)")
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return _state(error) == UNDEFINED_TABLE
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return _state(error) in CONFLICTS
+
+    def is_lock_timeout(self, error: BaseException) -> bool:
+        return _state(error) in LOCK_TIMEOUTS
+
+    def is_statement_fault(self, error: BaseException) -> bool:
+        state = _state(error)
+        return state is not None and state != READ_ONLY and not state.startswith(OUTAGE_CLASSES)
+
+
+def _state(error: BaseException) -> str | None:
+    original = driver_error(error)
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+def _claim_order(record: Claimed) -> tuple[int, Any, int]:
+    return record.priority, record.run_at, record.id

@@ -1,0 +1,222 @@
+"""PostgreSQL's statements: one function builds one."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import struct
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from rowlock.errors import EnqueueBusy
+from rowlock.model.table import QueueShape
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS
+
+_TYPES = {"instant": "timestamptz"}
+MOST_RESERVED = 1_000
+"""More keys than this in one call of a caller's transaction are left to the unique index: each reserved key is a
+lock in the server's shared table, which has room for a few thousand."""
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns(shape: QueueShape, *roles: str, of: str = "t") -> str:
+    return ", ".join(f"{of}.{quoted(shape.column(role))}" for role in roles)
+
+
+def _in_branch(shape: QueueShape, branch: str) -> str:
+    """The rows of one branch that wait. The partial index needs its condition word for word."""
+    c = shape.column
+    return (
+        f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue "
+        f"AND t.{quoted(c('job'))} = {branch}.job AND t.{quoted(c('fingerprint'))} = {branch}.fingerprint"
+    )
+
+
+def _level_ctes(shape: QueueShape) -> str:
+    """Each branch's priorities, best first, found by skipping: one index probe for each, however many rows."""
+    table, priority = quoted(shape.table), quoted(shape.column("priority"))
+    return f"""
+branch AS MATERIALIZED (
+  SELECT b.job, b.fingerprint, b.n
+    FROM unnest(CAST(:jobs AS text[]), CAST(:fingerprints AS text[])) WITH ORDINALITY AS b(job, fingerprint, n)),
+level(job, fingerprint, n, priority) AS (
+  SELECT b.job, b.fingerprint, b.n,
+         (SELECT t.{priority} FROM {table} t WHERE {_in_branch(shape, "b")} ORDER BY t.{priority} LIMIT 1)
+    FROM branch b
+  UNION ALL
+  SELECT l.job, l.fingerprint, l.n,
+         (SELECT t.{priority} FROM {table} t WHERE {_in_branch(shape, "l")} AND t.{priority} > l.priority
+           ORDER BY t.{priority} LIMIT 1)
+    FROM level l WHERE l.priority IS NOT NULL)"""
+
+
+@lru_cache(maxsize=64)
+def levels(shape: QueueShape, scan_now: str) -> str:
+    """The heads of all branches and priorities: which are due, and when the others will be."""
+    table, run_at, priority = quoted(shape.table), quoted(shape.column("run_at")), quoted(shape.column("priority"))
+    return f"""
+WITH RECURSIVE {_level_ctes(shape)}
+SELECT h.n, h.priority, extract(epoch FROM h.head - {scan_now})
+  FROM (SELECT l.n, l.priority,
+               (SELECT t.{run_at} FROM {table} t WHERE {_in_branch(shape, "l")} AND t.{priority} = l.priority
+                 ORDER BY t.{run_at} LIMIT 1) AS head
+          FROM level l WHERE l.priority IS NOT NULL) h
+ WHERE h.head IS NOT NULL"""
+
+
+@lru_cache(maxsize=256)
+def claim(shape: QueueShape, over: int, scan_now: str, now: str) -> str:
+    """Claims due records. Candidates are read without locks, so only what is returned gets locked (C2).
+
+    `id = ANY(ARRAY(…))` keeps the primary key's index at every batch size; a join flips to a full scan.
+    """
+    c = shape.column
+    table = quoted(shape.table)
+    id_, state, run_at, priority = (quoted(c(role)) for role in ("id", "state", "run_at", "priority"))
+    attempt, most = quoted(c("attempt")), quoted(c("max_attempts"))
+    ready = f"t.{run_at} <= {scan_now} AND t.{attempt} < t.{most}"
+    return f"""
+WITH RECURSIVE {_level_ctes(shape)},
+candidate AS (
+  SELECT due.id
+    FROM (SELECT * FROM level WHERE priority IS NOT NULL ORDER BY priority) l
+   CROSS JOIN LATERAL (
+     SELECT t.{id_} AS id, t.{run_at} AS run_at FROM {table} t
+      WHERE {_in_branch(shape, "l")} AND t.{priority} = l.priority AND {ready}
+      ORDER BY t.{run_at}, t.{id_} LIMIT {over}) due
+   ORDER BY l.priority, due.run_at, due.id LIMIT {over}),
+held AS (
+  SELECT t.{id_} AS id FROM {table} t
+   WHERE t.{id_} = ANY(ARRAY(SELECT id FROM candidate)) AND t.{state} = 'pending' AND {ready}
+   ORDER BY t.{priority}, t.{run_at}, t.{id_} LIMIT CAST(:limit AS bigint) FOR UPDATE SKIP LOCKED)
+UPDATE {table} AS t
+   SET {state} = 'running', {attempt} = t.{attempt} + 1,
+       {quoted(c("token"))} = replace(CAST(gen_random_uuid() AS text), '-', ''),
+       {quoted(c("lease"))} = {now} + (CAST(:leases AS bigint[]))[array_position(CAST(:jobs AS text[]),
+         t.{quoted(c("job"))})] * interval '1 millisecond',
+       {quoted(c("claimed_by"))} = :claimed_by, {quoted(c("claimed_at"))} = {now}
+ WHERE t.{id_} = ANY(ARRAY(SELECT id FROM held))
+RETURNING {_columns(shape, *CLAIMED_COLUMNS)}"""
+
+
+def parameters_of(assignments: str) -> list[str]:
+    return [name for name in PARAMETERS if f"{{{name}}}" in assignments]
+
+
+@lru_cache(maxsize=256)
+def fenced_update(shape: QueueShape, assignments: str, now: str, varying: tuple[str, ...], wait: bool) -> str:
+    """Updates what the pairs still own. The clock is read outside of the locking CTE: inside it, or in a plain
+    UPDATE, an expired lease is accepted after a wait for the lock (L2).
+    """
+    c = shape.column
+    table, id_, token = quoted(shape.table), quoted(c("id")), quoted(c("token"))
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "now":
+            return now
+        kind = _TYPES.get(PARAMETERS[name], PARAMETERS[name])
+        if name in varying:
+            return f"(CAST(:{name} AS {kind}[]))[array_position(CAST(:ids AS bigint[]), t.{id_})]"
+        return f"CAST(:{name} AS {kind})"
+
+    return f"""
+WITH pair AS MATERIALIZED (
+  SELECT p.id, p.token FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[])) AS p(id, token)),
+held AS MATERIALIZED (
+  SELECT t.{id_} AS id, t.{token} AS token FROM {table} t
+   WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND t.{quoted(c("state"))} = 'running'
+   ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"})
+UPDATE {table} AS t SET {re.sub(r"\{(\w+)\}", value, assignments)}
+ WHERE t.{id_} = ANY(ARRAY(SELECT h.id FROM held h JOIN pair p ON p.id = h.id AND p.token = h.token))
+   AND t.{quoted(c("lease"))} > {now}
+RETURNING t.{id_}"""
+
+
+_INSERT = """
+INSERT INTO rowlock_job (job, fingerprint, payload, key, queue, priority, state, run_at, attempt, max_attempts,
+                         timeout_ms, headers, token, created_at)"""
+_CONFLICT = """
+    ON CONFLICT (job, key) WHERE state IN ('pending', 'running') AND key IS NOT NULL DO NOTHING
+RETURNING token, id"""
+
+
+def _due(prefix: str, now: str) -> str:
+    instant, delay = f"{prefix}run_at", f"{prefix}delay_ms"
+    if prefix == ":":
+        instant, delay = "CAST(:run_at AS timestamptz)", "CAST(:delay_ms AS bigint)"
+    return f"COALESCE({now} + {delay} * interval '1 millisecond', GREATEST({instant}, {now}))"
+
+
+@lru_cache(maxsize=4)
+def insert_one(now: str) -> str:
+    return f"""{_INSERT}
+VALUES (:job, :fingerprint, :payload, CAST(:key AS text), :queue, :priority, 'pending', {_due(":", now)}, 0,
+        :max_attempts, :timeout_ms, CAST(:headers AS text), CAST(:nonce AS text), {now}){_CONFLICT}"""
+
+
+@lru_cache(maxsize=4)
+def insert_many(now: str) -> str:
+    return f"""{_INSERT}
+SELECT CAST(:job AS text), CAST(:fingerprint AS text), r.payload, r.key, r.queue, r.priority, 'pending',
+       {_due("r.", now)}, 0, CAST(:max_attempts AS integer), CAST(:timeout_ms AS integer), r.headers, r.nonce, {now}
+  FROM unnest(CAST(:payload AS text[]), CAST(:key AS text[]), CAST(:queue AS text[]), CAST(:priority AS integer[]),
+              CAST(:run_at AS timestamptz[]), CAST(:delay_ms AS bigint[]), CAST(:headers AS text[]),
+              CAST(:nonce AS text[])) WITH ORDINALITY
+       AS r(payload, key, queue, priority, run_at, delay_ms, headers, nonce, n)
+ ORDER BY r.n{_CONFLICT}"""
+
+
+FIND_ACTIVE = """
+SELECT key, id, state FROM rowlock_job
+ WHERE job = ANY(CAST(:jobs AS text[])) AND key = ANY(CAST(:keys AS text[]))
+   AND state IN ('pending', 'running') AND key IS NOT NULL"""
+
+
+def reserve_keys(conn: Connection, job: str, keys: Sequence[str], wait_ms: int) -> None:
+    """Takes a transaction-scoped advisory lock on each key, polling up to the bound.
+
+    To wait inside the INSERT and be cancelled there would abort the caller's transaction. What was taken in a
+    round that failed is given back with its savepoint, so two batches can not hold parts of each other.
+    """
+    if len(keys) > MOST_RESERVED or getattr(conn.connection.dbapi_connection, "autocommit", False):
+        return  # (in autocommit mode a transaction's lock would end with the statement that takes it)
+    hashes = sorted(_hash(job, key) for key in keys)
+    several = len(hashes) > 1
+    deadline = time.monotonic() + wait_ms / 1000
+    while True:
+        if several:
+            conn.exec_driver_sql("SAVEPOINT rowlock_keys")
+        busy = conn.execute(_TRY_LOCKS, {"hashes": hashes}).first()
+        if several and busy is not None:
+            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT rowlock_keys")
+        if several:
+            conn.exec_driver_sql("RELEASE SAVEPOINT rowlock_keys")
+        if busy is None:
+            return
+        if time.monotonic() >= deadline:
+            raise EnqueueBusy(
+                f"job {job!r}: another transaction has enqueued the same key and did not end within {wait_ms} ms (E4, "
+                f"job.enqueue_wait_ms); nothing was written, try again, or end that transaction sooner"
+            )
+        # On the server, so that a coroutine's loop is not blocked.
+        conn.execute(_PAUSE, {"seconds": 0.01 + random.random() * 0.03})  # noqa: S311 - a pause, no secret
+
+
+_TRY_LOCKS = text(
+    "SELECT 1 FROM unnest(CAST(:hashes AS bigint[])) AS k(hash) WHERE NOT pg_try_advisory_xact_lock(k.hash) LIMIT 1"
+)
+_PAUSE = text("SELECT pg_sleep(CAST(:seconds AS double precision))")
+
+
+def _hash(job: str, key: str) -> int:
+    digest = hashlib.sha256(b"rowlock enqueue\0" + job.encode() + b"\0" + key.encode()).digest()
+    return struct.unpack(">q", digest[:8])[0]

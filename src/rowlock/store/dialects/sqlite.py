@@ -1,0 +1,341 @@
+"""SQLite: one writer, Python's clock after BEGIN IMMEDIATE, times as sortable text."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import text
+from sqlalchemy.engine import URL, Connection
+
+from rowlock.errors import UnsupportedDatabase
+from rowlock.model.table import QueueShape
+from rowlock.store.dialects import scan
+from rowlock.store.dialects.base import (
+    CLAIMED_COLUMNS,
+    Claimed,
+    Dialect,
+    Inserted,
+    Level,
+    Row,
+    Source,
+    driver_error,
+    lease_of,
+)
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+BLOBS = frozenset({"payload", "headers", "key"})
+"""Fetched as bytes: one byte that is not UTF-8 must fail one record, not the fetch (W5)."""
+
+
+def to_text(moment: datetime) -> str:
+    """The one format of stored instants: 26 characters, UTC, microseconds; it sorts as time."""
+    utc = moment.astimezone(timezone.utc)
+    return f"{utc.year:04d}-{utc:%m-%d %H:%M:%S}.{utc.microsecond:06d}"
+
+
+def from_text(value: str) -> datetime:
+    return datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
+
+
+def _plus_ms(instant: str, milliseconds: float) -> str:
+    return to_text(from_text(instant) + timedelta(milliseconds=milliseconds))
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class SQLite(Dialect):
+    name: ClassVar[str] = "sqlite"
+    label: ClassVar[str] = "SQLite"
+    max_batch: ClassVar[int] = 500
+    transactional_ddl: ClassVar[bool] = True
+    one_writer: ClassVar[bool] = True
+    begin: ClassVar[str] = "BEGIN IMMEDIATE"
+
+    # --- connecting ---------------------------------------------------------------------------------------
+
+    def urls(self, url: URL) -> tuple[URL, URL]:
+        if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
+            raise UnsupportedDatabase(
+                "an in-memory SQLite database lives in one connection and dies with it; Rowlock needs a file: "
+                "write sqlite:///file.db"
+            )
+        sync = url.set(drivername="sqlite+pysqlite")
+        return sync, sync  # Rowlock's own async work runs on one thread (`WriterThread`)
+
+    def connect_args(self, *, is_async: bool, wait_ms: int) -> dict[str, Any]:
+        return {"timeout": wait_ms / 1000, "check_same_thread": False}
+
+    def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        cursor.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        mode = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if str(mode).lower() != "wal":
+            path = cursor.execute("PRAGMA database_list").fetchone()[2]
+            raise UnsupportedDatabase(
+                f"the SQLite file {path!r} can not use write-ahead logging (its journal mode stays {mode!r}): "
+                f"network and some shared file systems lock wrongly; put the file on a local disk"
+            )
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.connection.create_function("rowlock_plus_ms", 2, _plus_ms, deterministic=True)
+
+    def check_server(self, conn: Connection) -> None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise UnsupportedDatabase(
+                f"this Python has SQLite {sqlite3.sqlite_version}; Rowlock needs 3.35 or newer: use a newer Python build"
+            )
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def now(self, db: Database) -> str:
+        return ":rl_now"
+
+    def scan_now(self, db: Database) -> str:
+        return ":rl_now"
+
+    def plus_ms(self, instant: str, milliseconds: str) -> str:
+        return f"rowlock_plus_ms({instant}, {milliseconds})"
+
+    def to_db(self, moment: datetime) -> Any:
+        return to_text(moment)
+
+    def from_db(self, value: Any) -> datetime | None:
+        return None if value is None else from_text(value)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
+        shape = source.table
+        params: dict[str, Any] = {"queue": source.queue}
+        for n, branch in enumerate(source.branches):
+            params |= {f"job{n}": branch.job, f"fingerprint{n}": branch.fingerprint}
+        now = db.clock.host_now()
+        rows = conn.execute(_levels(shape, len(source.branches)), params)
+        return [Level(n, p, (from_text(head) - now).total_seconds()) for n, p, head in rows if head is not None]
+
+    def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
+        with db.transaction(conn):
+            now = db.clock.host_now()
+            rows: list[Any] = []
+            for priority, branches in scan.due_levels(self.levels(conn, db, source)):
+                rows += self._best(conn, source, priority, branches, to_text(now), limit - len(rows))
+                if len(rows) >= limit:
+                    break
+            return self._take(conn, source, rows, now) if rows else []
+
+    @staticmethod
+    def _best(
+        conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int
+    ) -> list[Any]:
+        per_branch = scan.slice_of(limit, len(branches))
+        found: dict[int, Any] = {}
+        slices: list[list[scan.Candidate]] = []
+        for n in branches:
+            branch = source.branches[n]
+            rows = conn.execute(
+                _candidates(source.table),
+                {
+                    "queue": source.queue,
+                    "job": branch.job,
+                    "fingerprint": branch.fingerprint,
+                    "priority": priority,
+                    "rl_now": now,
+                    "limit": per_branch,
+                },
+            ).all()
+            found |= {row[0]: row for row in rows}
+            slices.append([scan.Candidate(row[7], row[0]) for row in rows])
+        return [found[candidate.id] for candidate in scan.merge(slices, per_branch, limit)]
+
+    @staticmethod
+    def _take(conn: Connection, source: Source, rows: list[Any], now: datetime) -> list[Claimed]:
+        leases = lease_of(source)
+        ends = {job: to_text(now + timedelta(milliseconds=lease)) for job, lease in leases.items()}
+        claimed_at = to_text(now)
+        claimed = [
+            Claimed(
+                *row[:4],
+                None if row[4] is None else row[4].decode("utf-8", "replace"),
+                *row[5:8],
+                row[8] + 1,
+                *row[9:12],
+                secrets.token_hex(16),
+                leases[row[1]],
+            )
+            for row in rows
+        ]
+        conn.exec_driver_sql(
+            _take_sql(source.table), [(c.token, ends[c.job], source.claimed_by, claimed_at, c.id) for c in claimed]
+        )
+        return claimed
+
+    def fenced_update(
+        self,
+        conn: Connection,
+        db: Database,
+        shape: QueueShape,
+        assignments: str,
+        records: Sequence[Mapping[str, Any]],
+        *,
+        wait: bool = False,
+    ) -> set[int]:
+        with db.transaction(conn):
+            now = db.now_params()["rl_now"]
+            wanted = {record["id"]: record["token"] for record in records}
+            rows = conn.execute(
+                text(_holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now}
+            )
+            held = {row[0] for row in rows if wanted[row[0]] == row[1]}
+            updates = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
+            if updates:
+                conn.exec_driver_sql(_fenced(shape, assignments), updates)
+            return held
+
+    def in_ids(self, ids: Sequence[int]) -> str:
+        return f"IN ({','.join(map(str, ids))})"
+
+    def skip_locked(self) -> str:
+        return ""
+
+    # --- enqueueing ---------------------------------------------------------------------------------------
+
+    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
+        now = db.clock.host_now()
+        at = to_text(now)
+        params = [row._asdict() | {"run_at": _due(row, now), "created_at": at} for row in rows]
+        if len(rows) == 1:
+            made = conn.execute(_INSERT_ONE, params[0]).first()
+            return [] if made is None else [Inserted(made[0], made[1])]
+        if rows[0].key is None:
+            result = conn.execute(_INSERT, params)
+            last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
+            first = last - len(rows) + 1  # one writer: what a statement inserts is consecutive
+            assert result.rowcount in {-1, len(rows)}
+            return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
+        before = conn.exec_driver_sql("SELECT coalesce(max(id), 0) FROM rowlock_job").scalar_one()
+        conn.execute(_INSERT, params)
+        made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
+        return [Inserted(row[0], row[1]) for row in made_rows]
+
+    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        found: list[tuple[str, int, str]] = []
+        for start in range(0, len(keys), 500):
+            part = keys[start : start + 500]
+            marks = [",".join("?" * len(jobs)), ",".join("?" * len(part))]
+            rows = conn.exec_driver_sql(
+                f"SELECT key, id, state FROM rowlock_job WHERE job IN ({marks[0]}) AND key IN ({marks[1]})"
+                " AND state IN ('pending', 'running') AND key IS NOT NULL",
+                (*jobs, *part),
+            )
+            found += [(row[0], row[1], row[2]) for row in rows]
+        return found
+
+    # --- schema -------------------------------------------------------------------------------------------
+
+    def has_table(self, conn: Connection, table: str) -> bool:
+        row = conn.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).first()
+        return row is not None
+
+    def lock_migration(self, conn: Connection) -> None:
+        """BEGIN IMMEDIATE was it."""
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return "no such table: rowlock_" in str(driver_error(error))
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return getattr(driver_error(error), "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"
+
+    def is_lock_timeout(self, error: BaseException) -> bool:
+        return getattr(driver_error(error), "sqlite_errorname", "") in {"SQLITE_BUSY", "SQLITE_LOCKED"}
+
+    def is_statement_fault(self, error: BaseException) -> bool:
+        name = getattr(driver_error(error), "sqlite_errorname", "")
+        return name in {"SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_RANGE"}
+
+
+def _due(row: Row, now: datetime) -> str:
+    if row.delay_ms is not None:
+        return to_text(now + timedelta(milliseconds=row.delay_ms))
+    return to_text(now if row.run_at is None else max(row.run_at, now))
+
+
+@lru_cache(maxsize=32)
+def _levels(shape: QueueShape, branches: int) -> Any:
+    values = ", ".join(f"({n}, :job{n}, :fingerprint{n})" for n in range(branches))
+    c = shape.column
+    words = scan.Words(
+        **scan.words_of(shape, '"'),
+        branches=f"(SELECT column1 AS n, column2 AS job, column3 AS fingerprint FROM (VALUES {values}))",
+        columns="job, fingerprint",
+        in_branch=(
+            f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue "
+            f"AND t.{quoted(c('job'))} = {{b}}.job AND t.{quoted(c('fingerprint'))} = {{b}}.fingerprint"
+        ),
+    )
+    return text(scan.levels_sql(words))
+
+
+@lru_cache(maxsize=32)
+def _candidates(shape: QueueShape) -> Any:
+    """The due rows of one branch and priority, whole: one index range, in order, no sorting."""
+    c = shape.column
+    columns = ", ".join(
+        f"CAST({quoted(c(role))} AS BLOB)" if role in BLOBS else quoted(c(role)) for role in CLAIMED_COLUMNS
+    )
+    return text(
+        f"SELECT {columns} FROM {quoted(shape.table)} WHERE {quoted(c('state'))} = 'pending'"
+        f" AND {quoted(c('group'))} = :queue AND {quoted(c('job'))} = :job AND {quoted(c('fingerprint'))} = :fingerprint"
+        f" AND {quoted(c('priority'))} = :priority AND {quoted(c('run_at'))} <= :rl_now"
+        f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))}"
+        f" ORDER BY {quoted(c('run_at'))}, {quoted(c('id'))} LIMIT :limit"
+    )
+
+
+@lru_cache(maxsize=32)
+def _take_sql(shape: QueueShape) -> str:
+    c = shape.column
+    return (
+        f"UPDATE {quoted(shape.table)} SET {quoted(c('state'))} = 'running',"
+        f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1, {quoted(c('token'))} = ?, {quoted(c('lease'))} = ?,"
+        f" {quoted(c('claimed_by'))} = ?, {quoted(c('claimed_at'))} = ? WHERE {quoted(c('id'))} = ?"
+    )
+
+
+@lru_cache(maxsize=32)
+def _holding(shape: QueueShape) -> str:
+    c = shape.column
+    return (
+        f"SELECT {quoted(c('id'))}, {quoted(c('token'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {{ids}}"
+        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
+    )
+
+
+@lru_cache(maxsize=64)
+def _fenced(shape: QueueShape, assignments: str) -> str:
+    c = shape.column
+    changes = re.sub(r"\{(\w+)\}", lambda match: ":rl_now" if match[1] == "now" else f":{match[1]}", assignments)
+    return (
+        f"UPDATE {quoted(shape.table)} AS t SET {changes} WHERE {quoted(c('id'))} = :id AND {quoted(c('token'))} = :token"
+        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
+    )
+
+
+_INSERT_TEXT = """
+INSERT INTO rowlock_job (job, fingerprint, payload, key, queue, priority, state, run_at, attempt, max_attempts,
+                         timeout_ms, headers, token, created_at)
+VALUES (:job, :fingerprint, :payload, :key, :queue, :priority, 'pending', :run_at, 0, :max_attempts,
+        :timeout_ms, :headers, :nonce, :created_at)
+    ON CONFLICT (job, key) WHERE state IN ('pending', 'running') AND key IS NOT NULL DO NOTHING"""
+_INSERT = text(_INSERT_TEXT)
+_INSERT_ONE = text(_INSERT_TEXT + "\nRETURNING token, id")

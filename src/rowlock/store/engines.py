@@ -1,0 +1,131 @@
+"""Making Rowlock's own engines from a URL, or by re-creating the pool of a given engine.
+
+The application's pool is never used: its traffic could starve claims and renewals (C8).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from rowlock.errors import UnsupportedDatabase
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database, Target
+
+T = TypeVar("T")
+
+IDLE_BEFORE_CHECK = 5.0
+"""Seconds after which a pooled connection is looked at before it is used: balancers drop idle ones in silence."""
+POOL_SIZE, POOL_OVERFLOW = 5, 10
+
+
+def url_of(target: Target, name: str) -> URL:
+    """The URL of what a user gave as database `name`. Raises `UnsupportedDatabase`."""
+    if isinstance(target, AsyncEngine | Engine):
+        return target.url
+    if isinstance(target, URL):
+        return target
+    text = "postgresql" + target[8:] if target.startswith("postgres:") else target
+    try:
+        return make_url(text)
+    except ArgumentError:
+        raise UnsupportedDatabase(
+            f"database {name!r}: what is given as its URL can not be read as one; write sqlite:///file.db, "
+            f"postgresql://…, mysql://… or mariadb://…"
+        ) from None
+
+
+def sync_engine(db: Database) -> Engine:
+    """A sync engine in autocommit mode, with a pool of its own."""
+    wait_ms = db.wait_ms
+    if isinstance(db.target, Engine):
+        given = db.target
+        engine = Engine(given.pool.recreate(), given.dialect, given.url).execution_options(isolation_level="AUTOCOMMIT")
+    else:
+        url, _ = db.dialect.urls(db.url)
+        engine = create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            connect_args=db.dialect.connect_args(is_async=False, wait_ms=wait_ms),
+            **_pool(db),
+        )
+    _listen(engine, db)
+    return engine
+
+
+def async_engine(db: Database) -> AsyncEngine:
+    """The same for the running loop."""
+    if isinstance(db.target, AsyncEngine):
+        given = db.target.sync_engine
+        engine = AsyncEngine(
+            Engine(given.pool.recreate(), given.dialect, given.url).execution_options(isolation_level="AUTOCOMMIT")
+        )
+    else:
+        _, url = db.dialect.urls(db.url)
+        engine = create_async_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            connect_args=db.dialect.connect_args(is_async=True, wait_ms=db.wait_ms),
+            **_pool(db),
+        )
+    _listen(engine.sync_engine, db)
+    return engine
+
+
+def _pool(db: Database) -> dict[str, Any]:
+    size, overflow = (POOL_SIZE, POOL_OVERFLOW) if db.pool is None else (db.pool, 0)
+    # Nothing is left open when a connection is returned (`guarded`), so the pool need not roll back: one trip less.
+    return {"pool_size": size, "max_overflow": overflow, "pool_timeout": 10, "pool_reset_on_return": None}
+
+
+def _listen(engine: Engine, db: Database) -> None:
+    def connected(dbapi_connection: Any, record: Any) -> None:
+        cursor = dbapi_connection.cursor()
+        try:
+            db.dialect.on_connect(cursor, wait_ms=db.wait_ms)
+        finally:
+            cursor.close()
+
+    def taken(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        used = record.info.get("rowlock_used")
+        if used is None or time.monotonic() - used < IDLE_BEFORE_CHECK:
+            return
+        try:
+            alive = engine.dialect.do_ping(dbapi_connection)
+        except Exception as error:
+            raise DisconnectionError("an idle connection is gone") from error
+        if not alive:
+            raise DisconnectionError("an idle connection is gone")
+
+    def returned(dbapi_connection: Any, record: Any) -> None:
+        record.info["rowlock_used"] = time.monotonic()
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "checkout", taken)
+    event.listen(engine, "checkin", returned)
+
+
+def guarded(conn: Connection, function: Callable[[], T]) -> T:
+    """Runs a function of the store, and leaves nothing open on the connection, whatever ends it."""
+    try:
+        return function()
+    except Exception:
+        raise
+    except BaseException:
+        conn.invalidate()
+        raise
+
+
+def rollback(conn: Connection) -> None:
+    """Ends an explicit transaction; a connection that can not even do that is thrown away."""
+    try:
+        conn.exec_driver_sql("ROLLBACK")
+    except Exception:
+        conn.invalidate()

@@ -1,0 +1,64 @@
+"""What the database says when it fails, in Rowlock's words. No message has a password or a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from rowlock.errors import DatabaseUnavailable, NotMigrated
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+
+@contextmanager
+def translated(db: Database) -> Generator[None]:
+    """Turns a missing table and a database that is not there into Rowlock's errors; lets the rest pass."""
+    try:
+        yield
+    except DBAPIError as error:
+        if db.dialect.is_missing_table(error):
+            raise not_migrated(db) from error
+        if is_outage(db, error):
+            raise unavailable(db, error) from error
+        raise
+    except (OSError, PoolTimeout) as error:
+        raise unavailable(db, error) from error
+
+
+def not_migrated(db: Database) -> NotMigrated:
+    return NotMigrated(
+        f"database {db.name!r} ({where(db)}) does not have Rowlock's tables (S1); run `rowlock migrate`, or app.migrate()"
+    )
+
+
+def unavailable(db: Database, error: BaseException) -> DatabaseUnavailable:
+    kind = type(getattr(error, "orig", None) or error).__name__
+    return DatabaseUnavailable(
+        f"database {db.name!r} ({where(db)}) can not be reached, or broke off ({kind}); "
+        f"look whether it runs, and at its URL, user and password"
+    )
+
+
+def is_outage(db: Database, error: BaseException) -> bool:
+    """The server, the network or the disk failed, not the statement: trying again later may succeed."""
+    if isinstance(error, DatabaseUnavailable | OSError | PoolTimeout):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    if db.dialect.is_conflict(error) or db.dialect.is_lock_timeout(error):
+        return False
+    return isinstance(error, InterfaceError | OperationalError) and not db.dialect.is_statement_fault(error)
+
+
+def where(db: Database) -> str:
+    """A database as a message may name it: without user and password."""
+    url = db.url
+    host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
+    return f"{url.get_backend_name()}://{host}/{url.database or ''}"
