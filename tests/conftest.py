@@ -1,4 +1,8 @@
-"""Fixtures of the whole suite. Databases: `dialect`, `database`, `database_url`, `engine`, `async_engine`, `app_factory`."""
+"""Fixtures of the whole suite.
+
+Databases: `dialect`, `database`, `database_url`, `engine`, `async_engine`, `app_factory`; for tests that stop a server
+`own_server` and `own_database`; for tests with real worker processes `kill_kit`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from support import own, servers
-from support.databases import Database, PostgreSQL, SQLite, make_database
+from support.databases import Database, SQLite, make_database
+from support.kill import KillKit
 from support.leaks import LeakWatch
 
 DIALECTS = ("sqlite", "postgresql", "mariadb")
@@ -101,7 +106,7 @@ def async_engine(database: Database) -> Callable[..., AbstractAsyncContextManage
 
 @pytest.fixture
 def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
-    """`app_factory(*groups, migrate=True, url=None, **options)`: an App on the test's database, closed after the test."""
+    """`app_factory(*groups, migrate=True, url=None, **options)`: an App on the test's database, closed after it."""
     from rowlock import App
 
     made = []
@@ -121,15 +126,46 @@ def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def own_server(dialect: str) -> Iterator[own.OwnServer]:
-    """A throw-away server that the test may stop, pause and kill; it runs again for the next test."""
+def own_server(dialect: str) -> own.OwnServer:
+    """A throw-away server of the suite's own (PostgreSQL, MariaDB) that the test may stop, pause, kill and start."""
     try:
-        made = servers.own_server(dialect)
+        return servers.own_server(dialect)
     except own.CannotStart as failure:
         (pytest.fail if IN_CI else pytest.skip)(str(failure))
-    yield made.start()
-    made.resume()
-    made.start()
+
+
+@pytest.fixture
+def own_database(own_server: own.OwnServer, dialect: str) -> Iterator[Database]:
+    """A database on `own_server`; after the test the server runs again, whatever the test did to it."""
+    own_server.start()
+    name = f"own {dialect}"
+    if name not in _servers:
+        _servers[name] = servers.Server(own_server.url, "a throw-away server for tests that stop it", local=True)
+    made = make_database(_servers[name], dialect)
+    yield made
+    own_server.resume()
+    own_server.start()
+    made.clear()
+
+
+@pytest.fixture
+def kill_kit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., KillKit]]:
+    """`kill_kit(source, database=None, **settings)`: worker processes of a generated application; see support/kill.py.
+
+    On the test's `database`, or on the one given (`own_database`).
+    """
+    kits = []
+
+    def make(source: str, database: Database | None = None, **settings: Any) -> KillKit:
+        database = database or request.getfixturevalue("database")
+        kits.append(KillKit(source, tmp_path, database.url, monkeypatch, **settings))
+        return kits[-1]
+
+    yield make
+    for kit in kits:
+        kit.close()
 
 
 # --- discipline ----------------------------------------------------------------------------------------------
@@ -162,8 +198,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_sessionfinish() -> None:
     for found in _servers.values():
         if isinstance(found, servers.Server):
-            if found.url.get_backend_name() == "postgresql":
-                PostgreSQL.drop_all(found)
             found.close()
 
 

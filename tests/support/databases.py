@@ -7,6 +7,7 @@ and emptied. MariaDB makes and drops one in 4 ms.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+from support import busy
 from support.servers import Server
 from support.urls import async_url, plain, sync_url
 
@@ -62,6 +64,9 @@ class SQLite(Database):
         super().__init__(URL.create("sqlite", database=str(path)))
         self.path = path
 
+    def waiting(self) -> int:
+        return busy.waiting_on(self.path)
+
     def sessions(self) -> list[str]:
         descriptors = Path("/proc/self/fd")
         if not descriptors.exists():  # macOS: the write lock below is all that can be seen
@@ -85,7 +90,7 @@ class SQLite(Database):
 
 def _target(fd: Path) -> str:
     try:
-        return os.readlink(fd)
+        return str(fd.readlink())
     except OSError:
         return ""
 
@@ -93,12 +98,11 @@ def _target(fd: Path) -> str:
 class PostgreSQL(Database):
     dialect = "postgresql"
     server: Server
-    _free: list[str] = []  # emptied databases, for the next test
 
     @classmethod
     def make(cls, server: Server) -> PostgreSQL:
-        if cls._free:
-            name = cls._free.pop()
+        if server.emptied:
+            name = server.emptied.pop()
         else:
             name = new_name()
             server.run(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
@@ -130,12 +134,7 @@ class PostgreSQL(Database):
             for schema in connection.execute(sa.text(query)).scalars().all():
                 connection.execute(sa.text(f'DROP SCHEMA "{schema}" CASCADE'))
             connection.execute(sa.text("CREATE SCHEMA public"))
-        self._free.append(name)
-
-    @classmethod
-    def drop_all(cls, server: Server) -> None:
-        while cls._free:
-            server.run(f"DROP DATABASE IF EXISTS {cls._free.pop()} WITH (FORCE)")
+        self.server.emptied.append(name)
 
 
 class MariaDB(Database):
@@ -158,11 +157,11 @@ class MariaDB(Database):
         return [f"session {row.id} {row.command}: {row.info}" for row in self._processes()]
 
     def waiting(self) -> int:
-        ids = {row.id for row in self._processes()}
-        rows = self.server.run(
-            "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        )
-        in_engine = {row[0] for row in rows} & ids
+        # Not information_schema.innodb_trx: it answers from a cache that polling keeps from ever being refreshed.
+        status = self.server.run("SHOW ENGINE INNODB STATUS")[0][2]
+        blocks = [block for block in status.split("---TRANSACTION ") if "\nLOCK WAIT " in block]
+        waiters = {int(found[1]) for block in blocks if (found := re.search(r"thread id (\d+)", block))}
+        in_engine = waiters & {row.id for row in self._processes()}
         # Waits for GET_LOCK and for DDL are the server's, not InnoDB's, and show in the session's state.
         elsewhere = {
             row.id for row in self._processes() if row.state == "User lock" or "metadata lock" in (row.state or "")

@@ -160,7 +160,7 @@ class OwnServer:
         self.process.send_signal(how)
         self.process.send_signal(signal.SIGCONT)
         self.process.wait(60)
-        # PostgreSQL's children see by themselves that their parent died; the port and the shared memory are theirs until then.
+        # PostgreSQL's children see by themselves that their parent died; port and shared memory are theirs until then.
         wait_until(
             lambda: not set(children) & {pid for pid, _ in _processes()}, 30, f"{plain(self.url)}: all processes ended"
         )
@@ -196,7 +196,7 @@ class OwnPostgres(OwnServer):
         )
 
     def command(self) -> list[str]:
-        # Killing a process loses nothing that it gave to the operating system, so fsync can be off; commits stay synchronous.
+        # Killing a process loses nothing that the operating system has, so fsync can be off; commits stay synchronous.
         options = [
             "fsync=off",
             "full_page_writes=off",

@@ -32,6 +32,7 @@ class Server:
     origin: str
     local: bool
     engine: sa.Engine = field(init=False)
+    emptied: list[str] = field(default_factory=list)  # PostgreSQL databases for the next test
 
     def __post_init__(self) -> None:
         # pool_pre_ping: tests stop and start servers of their own under it.
@@ -46,6 +47,8 @@ class Server:
             return list(result) if result.returns_rows else []
 
     def close(self) -> None:
+        while self.emptied:
+            self.run(f"DROP DATABASE IF EXISTS {self.emptied.pop()} WITH (FORCE)")
         self.engine.dispose()
 
 
