@@ -21,7 +21,7 @@ class Lease:
 JOB_TABLE = "rowlock_job"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class QueueShape:
     """Roles to columns, by name. `branch` are the columns that a claim knows exact values of.
 

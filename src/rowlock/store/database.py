@@ -50,6 +50,8 @@ class Database:
         self.wait_ms = wait_ms
         self.url = engines.url_of(target, name)
         self.dialect: Dialect = dialect_for(self.url)
+        self.installation: str | None = None
+        """The random id of this database's schema, once it was read (E3)."""
         self._lock = threading.Lock()
         self._forget()
 

@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, Connection
 if TYPE_CHECKING:
     from rowlock.model.table import QueueShape
     from rowlock.store.database import Database
+    from rowlock.store.migrations.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,18 @@ class Dialect(ABC):
         """
 
     @abstractmethod
+    def quoted(self, name: str) -> str:
+        """An identifier as this database quotes it."""
+
+    def raw(self, column: str) -> str:
+        """A text column as stored: where a driver decodes on fetching, as bytes."""
+        return self.quoted(column)
+
+    @abstractmethod
+    def exhausted(self, shape: QueueShape) -> str:
+        """The condition for pending records without attempts left, in the words that its index needs (C5)."""
+
+    @abstractmethod
     def in_ids(self, ids: Sequence[int]) -> str:
         """SQL for membership in a list of ids that keeps the primary key's index at every length."""
 
@@ -209,6 +222,10 @@ class Dialect(ABC):
         return self.find_active(conn, jobs, keys)
 
     # --- schema -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def ddl(self, conn: Connection, step: Step) -> Mapping[str, str]:
+        """The objects of a schema step, each with the one statement that makes it."""
 
     @abstractmethod
     def has_table(self, conn: Connection, table: str) -> bool:

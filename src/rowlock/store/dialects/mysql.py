@@ -27,6 +27,7 @@ from rowlock.store.dialects.base import Claimed, Dialect, Inserted, Level, Row, 
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
+    from rowlock.store.migrations.step import Step
 
 MISSING_TABLE = 1146
 DUPLICATE = 1062
@@ -52,8 +53,7 @@ class MySQL(Dialect):
         missing = [name for name in ("pymysql", "asyncmy") if importlib.util.find_spec(name) is None]
         if missing:
             raise MissingDriver(
-                f"{self.label} needs a driver that is not installed: {', '.join(missing)}; "
-                f"pip install 'rowlock[mysql]'"
+                f"{self.label} needs a driver that is not installed: {', '.join(missing)}; pip install 'rowlock[mysql]'"
             )
         return url.set(drivername=f"{self.name}+pymysql"), url.set(drivername=f"{self.name}+asyncmy")
 
@@ -172,6 +172,12 @@ class MySQL(Dialect):
             expired = _run(conn, sql.expired_among(shape, ids, self.now(db)), db.now_params())
             return held - {row[0] for row in expired}
 
+    def quoted(self, name: str) -> str:
+        return sql.quoted(name)
+
+    def exhausted(self, shape: QueueShape) -> str:
+        return "exhausted = 1"
+
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"
 
@@ -241,6 +247,16 @@ class MySQL(Dialect):
         return False
 
     # --- schema -------------------------------------------------------------------------------------------
+
+    def ddl(self, conn: Connection, step: Step) -> Mapping[str, str]:
+        # Binary and without padding, so that 'a' and 'a ' are two names. MySQL has such a collation since 8.0.17.
+        version = str(conn.exec_driver_sql("SELECT version()").scalar_one())
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+        collation = "utf8mb4_0900_bin" if numbers >= (8, 0, 17) else "utf8mb4_bin"
+        if "mariadb" in version.lower():
+            collation = "utf8mb4_nopad_bin"
+        kind = f"CHARACTER SET utf8mb4 COLLATE {collation}"
+        return {name: statement.replace("{text}", kind) for name, statement in step.mysql.items()}
 
     def has_table(self, conn: Connection, table: str) -> bool:
         row = conn.exec_driver_sql(

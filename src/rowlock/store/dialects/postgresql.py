@@ -26,6 +26,7 @@ from rowlock.store.dialects.base import (
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
+    from rowlock.store.migrations.step import Step
 
 UNDEFINED_TABLE = "42P01"
 CONFLICTS = frozenset({"40001", "40P01"})
@@ -149,6 +150,13 @@ class PostgreSQL(Dialect):
         statement = _statement(sql.fenced_update(shape, assignments, self.now(db), tuple(varying), wait))
         return {row[0] for row in conn.execute(statement, params)}
 
+    def quoted(self, name: str) -> str:
+        return sql.quoted(name)
+
+    def exhausted(self, shape: QueueShape) -> str:
+        state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
+        return f"{state} = 'pending' AND {attempt} >= {most}"
+
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"= ANY(CAST('{{{','.join(map(str, ids))}}}' AS bigint[]))"
 
@@ -187,6 +195,9 @@ class PostgreSQL(Dialect):
         sql.reserve_keys(conn, job, keys, db.wait_ms)
 
     # --- schema -------------------------------------------------------------------------------------------
+
+    def ddl(self, conn: Connection, step: Step) -> Mapping[str, str]:
+        return step.postgresql
 
     def has_table(self, conn: Connection, table: str) -> bool:
         # to_regclass answers NULL where a SELECT would fail, and with it the caller's transaction.

@@ -128,6 +128,7 @@ def fenced_update(shape: QueueShape, assignments: str, now: str, varying: tuple[
             return f"(CAST(:{name} AS {kind}[]))[array_position(CAST(:ids AS bigint[]), t.{id_})]"
         return f"CAST(:{name} AS {kind})"
 
+    changes = re.sub(r"\{(\w+)\}", value, assignments)
     return f"""
 WITH pair AS MATERIALIZED (
   SELECT p.id, p.token FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[])) AS p(id, token)),
@@ -135,7 +136,7 @@ held AS MATERIALIZED (
   SELECT t.{id_} AS id, t.{token} AS token FROM {table} t
    WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND t.{quoted(c("state"))} = 'running'
    ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"})
-UPDATE {table} AS t SET {re.sub(r"\{(\w+)\}", value, assignments)}
+UPDATE {table} AS t SET {changes}
  WHERE t.{id_} = ANY(ARRAY(SELECT h.id FROM held h JOIN pair p ON p.id = h.id AND p.token = h.token))
    AND t.{quoted(c("lease"))} > {now}
 RETURNING t.{id_}"""

@@ -30,6 +30,7 @@ from rowlock.store.dialects.base import (
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
+    from rowlock.store.migrations.step import Step
 
 FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 BLOBS = frozenset({"payload", "headers", "key"})
@@ -133,9 +134,7 @@ class SQLite(Dialect):
             return self._take(conn, source, rows, now) if rows else []
 
     @staticmethod
-    def _best(
-        conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int
-    ) -> list[Any]:
+    def _best(conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int) -> list[Any]:
         per_branch = scan.slice_of(limit, len(branches))
         found: dict[int, Any] = {}
         slices: list[list[scan.Candidate]] = []
@@ -191,14 +190,22 @@ class SQLite(Dialect):
         with db.transaction(conn):
             now = db.now_params()["rl_now"]
             wanted = {record["id"]: record["token"] for record in records}
-            rows = conn.execute(
-                text(_holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now}
-            )
+            rows = conn.execute(text(_holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now})
             held = {row[0] for row in rows if wanted[row[0]] == row[1]}
             updates = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
             if updates:
                 conn.exec_driver_sql(_fenced(shape, assignments), updates)
             return held
+
+    def quoted(self, name: str) -> str:
+        return quoted(name)
+
+    def raw(self, column: str) -> str:
+        return f"CAST({quoted(column)} AS BLOB)"
+
+    def exhausted(self, shape: QueueShape) -> str:
+        state, attempt, most = (quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
+        return f"{state} = 'pending' AND {attempt} >= {most}"
 
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"
@@ -240,6 +247,9 @@ class SQLite(Dialect):
         return found
 
     # --- schema -------------------------------------------------------------------------------------------
+
+    def ddl(self, conn: Connection, step: Step) -> Mapping[str, str]:
+        return step.sqlite
 
     def has_table(self, conn: Connection, table: str) -> bool:
         row = conn.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).first()

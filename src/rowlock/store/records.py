@@ -1,0 +1,133 @@
+"""Reading records for operators (O1). Nothing here claims, waits for a lock, or shows a payload unasked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Row, case, func, select
+from sqlalchemy.engine import Connection
+
+from rowlock.errors import NotFound
+from rowlock.model.outcome import State
+from rowlock.store import schema
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+_SHOWN = [column for column in schema.job.c if column.name not in {"payload", "token", "handed_back"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as its row has it, without the payload and the token. Times are aware and in UTC."""
+
+    id: int
+    job: str
+    fingerprint: str
+    key: str | None
+    queue: str
+    priority: int
+    state: State
+    run_at: datetime
+    attempt: int
+    max_attempts: int
+    timeout_ms: int
+    headers: str | None
+    lease: datetime | None
+    claimed_by: str | None
+    error_category: str | None
+    error_class: str | None
+    error_summary: str | None
+    created_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some records, newest first. `next` is what to pass as `after` for the following page, None on the last."""
+
+    items: list[Record]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records: every given field must match. `older_than` is the least age since creation."""
+
+    state: State | None = None
+    job: str | None = None
+    queue: str | None = None
+    category: str | None = None
+    key: str | None = None
+    older_than: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many records of a queue are in a state; `future` of them are pending and not due yet."""
+
+    queue: str
+    state: State
+    count: int
+    future: int
+
+
+def get(conn: Connection, db: Database, id: int) -> Record:
+    """One record. Raises `NotFound`."""
+    row = conn.execute(select(*_SHOWN).where(schema.job.c.id == id)).first()
+    if row is None:
+        raise NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
+    return _record(row)
+
+
+def payload(conn: Connection, db: Database, id: int) -> bytes:
+    """A record's stored payload, as it is. Raises `NotFound`."""
+    statement = f"SELECT {db.dialect.raw('payload')} FROM rowlock_job WHERE id = {int(id)}"
+    value = conn.exec_driver_sql(statement).scalar_one_or_none()
+    if value is None:
+        raise NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def list_(conn: Connection, db: Database, filter: Filter, *, limit: int = 50, after: int | None = None) -> Page:
+    """Records that match, newest first, at most `limit` (1..1,000); `after` is the `next` of the page before."""
+    conditions = _conditions(db, filter)
+    if after is not None:
+        conditions.append(schema.job.c.id < after)
+    rows = conn.execute(select(*_SHOWN).where(*conditions).order_by(schema.job.c.id.desc()).limit(limit + 1)).all()
+    items = [_record(row) for row in rows[:limit]]
+    return Page(items, items[-1].id if len(rows) > limit else None)
+
+
+def counts(conn: Connection, db: Database) -> list[Count]:
+    """Counts by queue and state, due and future apart."""
+    c = schema.job.c
+    later = func.sum(case((((c.state == "pending") & (c.run_at > db.clock.host_now())), 1), else_=0))
+    rows = conn.execute(
+        select(c.queue, c.state, func.count(), later).group_by(c.queue, c.state).order_by(c.queue, c.state)
+    )
+    return [Count(queue, State(state), int(count), int(future)) for queue, state, count, future in rows]
+
+
+def _conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
+    c = schema.job.c
+    equal = {
+        c.state: filter.state,
+        c.job: filter.job,
+        c.queue: filter.queue,
+        c.error_category: filter.category,
+        c.key: filter.key,
+    }
+    conditions: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
+    if filter.older_than is not None:
+        conditions.append(c.created_at <= db.clock.host_now() - filter.older_than)
+    return conditions
+
+
+def _record(row: Row[Any]) -> Record:
+    values = row._asdict()
+    values["state"] = State(values["state"])
+    return Record(**values)
