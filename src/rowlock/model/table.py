@@ -40,6 +40,7 @@ class QueueShape:
         return self.roles[role]
 
     def has(self, role: str) -> bool:
+        """Whether a column plays `role`."""
         return role in self.roles
 
 

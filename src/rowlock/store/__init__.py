@@ -1,0 +1,1 @@
+"""The first floor: SQL, and all of it. Plain sync functions of a SQLAlchemy `Connection`."""

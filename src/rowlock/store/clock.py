@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Clock:
 
     def host_now(self) -> datetime:
         """Now, as an aware UTC datetime: of the bound clock, else of this host."""
-        return self.bound() if self.bound is not None else datetime.now(timezone.utc)
+        return self.bound() if self.bound is not None else datetime.now(UTC)
 
 
 SYSTEM = Clock()

@@ -86,14 +86,14 @@ def _pool(db: Database) -> dict[str, Any]:
 
 
 def _listen(engine: Engine, db: Database) -> None:
-    def connected(dbapi_connection: Any, record: Any) -> None:
+    def connected(dbapi_connection: Any, _record: Any) -> None:
         cursor = dbapi_connection.cursor()
         try:
             db.dialect.on_connect(cursor, wait_ms=db.wait_ms)
         finally:
             cursor.close()
 
-    def taken(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+    def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         used = record.info.get("rowlock_used")
         if used is None or time.monotonic() - used < IDLE_BEFORE_CHECK:
             return
@@ -104,7 +104,7 @@ def _listen(engine: Engine, db: Database) -> None:
         if not alive:
             raise DisconnectionError("an idle connection is gone")
 
-    def returned(dbapi_connection: Any, record: Any) -> None:
+    def returned(_dbapi_connection: Any, record: Any) -> None:
         record.info["rowlock_used"] = time.monotonic()
 
     event.listen(engine, "connect", connected)
@@ -127,5 +127,5 @@ def rollback(conn: Connection) -> None:
     """Ends an explicit transaction; a connection that can not even do that is thrown away."""
     try:
         conn.exec_driver_sql("ROLLBACK")
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever keeps it from ending, it must not be used again
         conn.invalidate()

@@ -31,12 +31,15 @@ def translated(db: Database) -> Generator[None]:
 
 
 def not_migrated(db: Database) -> NotMigrated:
+    """The error for a database without Rowlock's tables."""
     return NotMigrated(
-        f"database {db.name!r} ({where(db)}) does not have Rowlock's tables (S1); run `rowlock migrate`, or app.migrate()"
+        f"database {db.name!r} ({where(db)}) does not have Rowlock's tables (S1); "
+        f"run `rowlock migrate`, or app.migrate()"
     )
 
 
 def unavailable(db: Database, error: BaseException) -> DatabaseUnavailable:
+    """The error for a database that does not answer; of the cause it names only the kind."""
     kind = type(getattr(error, "orig", None) or error).__name__
     return DatabaseUnavailable(
         f"database {db.name!r} ({where(db)}) can not be reached, or broke off ({kind}); "

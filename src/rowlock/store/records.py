@@ -128,6 +128,6 @@ def _conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
 
 
 def _record(row: Row[Any]) -> Record:
-    values = row._asdict()
+    values = dict(row._mapping)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - public, in spite of its name
     values["state"] = State(values["state"])
     return Record(**values)

@@ -109,7 +109,7 @@ def _assignments(db: Database, shape: QueueShape, settlement: Settlement) -> str
     if settlement.state is not State.PENDING:
         parts.append(f"{q(c('finished_at'))} = {{now}}")
     elif settlement.at is not None:
-        later = f"CASE WHEN {{at}} > {{now}} THEN {{at}} ELSE {{now}} END"
+        later = "CASE WHEN {at} > {now} THEN {at} ELSE {now} END"
         parts.append(f"{q(c('run_at'))} = {later}")
     elif settlement.delay_ms is not None:
         parts.append(f"{q(c('run_at'))} = {db.dialect.plus_ms('{now}', '{delay_ms}')}")

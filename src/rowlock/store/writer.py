@@ -64,7 +64,7 @@ class WriterThread:
                 if conn is None or conn.closed or conn.invalidated:
                     conn = self._db.engine().connect()
                 self._perform(conn, tasks)
-            except BaseException as error:  # whatever it is belongs to those who wait, never to this thread
+            except BaseException as error:  # noqa: BLE001 - whatever it is belongs to those who wait, never to this thread
                 for task in tasks:
                     _answer(task, error=error)
                 if conn is not None:
@@ -94,7 +94,7 @@ class WriterThread:
             task = tasks[0]
             try:
                 result = task.function(conn)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it belongs to who waits
                 _answer(task, error=error)
             else:
                 _answer(task, result=result)
@@ -105,7 +105,7 @@ class WriterThread:
                 conn.exec_driver_sql("SAVEPOINT rowlock_task")
                 try:
                     done.append((task, task.function(conn), None))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - it belongs to who waits
                     conn.exec_driver_sql("ROLLBACK TO rowlock_task")
                     done.append((task, None, error))
                 conn.exec_driver_sql("RELEASE rowlock_task")
@@ -132,5 +132,5 @@ def _discard(conn: Connection) -> None:
     try:
         conn.invalidate()
         conn.close()
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is thrown away in any case
         return

@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sqlalchemy import Executable
 from sqlalchemy.engine import URL, Connection
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Dialect(ABC):
 
     def from_db(self, value: Any) -> datetime | None:
         """A stored instant as an aware UTC datetime."""
-        return None if value is None else value.astimezone(timezone.utc)
+        return None if value is None else value.astimezone(UTC)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -209,7 +210,9 @@ class Dialect(ABC):
     """A caller's snapshot can be blind to committed records here, so keys are looked up on a connection of
     Rowlock's own before a caller's transaction is touched (`look_outside`)."""
 
-    def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
+    def reserve_keys(  # noqa: B027 - most databases need none
+        self, conn: Connection, db: Database, job: str, keys: Sequence[str]
+    ) -> None:
         """In a caller's transaction, before inserting: waits, bounded, for uncommitted enqueues of these keys.
 
         Raises `EnqueueBusy`, and leaves the transaction usable.
@@ -235,7 +238,7 @@ class Dialect(ABC):
     def lock_migration(self, conn: Connection) -> None:
         """Waits until no other process migrates this database; held until the transaction or session ends."""
 
-    def unlock_migration(self, conn: Connection) -> None:
+    def unlock_migration(self, conn: Connection) -> None:  # noqa: B027 - most databases need none
         """Gives the migration lock back where a session holds it."""
 
     # --- errors -------------------------------------------------------------------------------------------
@@ -254,6 +257,11 @@ class Dialect(ABC):
     @abstractmethod
     def is_statement_fault(self, error: BaseException) -> bool:
         """The statement was refused although the database works: to try again changes nothing."""
+
+
+def fetch(conn: Connection, statement: Executable, params: Mapping[str, Any] | None = None) -> list[Any]:
+    """The rows of a statement that is written as text, so that no type checker knows their columns."""
+    return list(conn.execute(statement, params or {}))
 
 
 def driver_error(error: BaseException) -> Any:

@@ -6,41 +6,42 @@ locked 3,000, and the second claimer got none.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import random
 import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy.engine import URL, Connection, CursorResult
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import EnqueueBusy, MissingDriver, UnsupportedDatabase
 from rowlock.model.table import QueueShape
+from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects import scan
-from rowlock.store.dialects.base import Claimed, Dialect, Inserted, Level, Row, Source, driver_error, lease_of
+from rowlock.store.dialects.base import (
+    Claimed,
+    Dialect,
+    Inserted,
+    Level,
+    Row,
+    Source,
+    fetch,
+    lease_of,
+)
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
     from rowlock.store.migrations.step import Step
 
-MISSING_TABLE = 1146
-DUPLICATE = 1062
-CONFLICTS = frozenset({1213, 1020})
-"""Deadlock; and MariaDB's "record has changed since last read", its serialization failure."""
-LOCK_TIMEOUTS = frozenset({1205, 3572})
-OUTAGES = frozenset(
-    {1021, 1036, 1040, 1041, 1053, 1077, 1079, 1080, 1114, 1152, 1159, 1160, 1161, 1184, 1290, 1792, 1836, 1927, 3032}
-)
-"""Disk full, read-only, too many connections, shutting down, connection killed. 2000 and above are the client's."""
-
 
 class MySQL(Dialect):
+    """MySQL 8.0.1 and newer."""
+
     name: ClassVar[str] = "mysql"
     label: ClassVar[str] = "MySQL"
     max_batch: ClassVar[int] = 200
@@ -69,7 +70,7 @@ class MySQL(Dialect):
 
     def check_server(self, conn: Connection) -> None:
         version = conn.exec_driver_sql("SELECT version()").scalar_one()
-        check_version(str(version))
+        server.check_version(str(version))
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -83,18 +84,18 @@ class MySQL(Dialect):
         return f"{instant} + INTERVAL ({milliseconds}) * 1000 MICROSECOND"
 
     def to_db(self, moment: datetime) -> Any:
-        return moment.astimezone(timezone.utc).replace(tzinfo=None)
+        return moment.astimezone(UTC).replace(tzinfo=None)
 
     def from_db(self, value: Any) -> datetime | None:
-        return None if value is None else value.replace(tzinfo=timezone.utc)
+        return None if value is None else value.replace(tzinfo=UTC)
 
     # --- records ------------------------------------------------------------------------------------------
 
     def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
         params: dict[str, Any] = {"queue": source.queue}
-        params |= {f"pair{n}": pair_of(b.job, b.fingerprint) for n, b in enumerate(source.branches)}
+        params |= {f"pair{n}": server.pair_of(b.job, b.fingerprint) for n, b in enumerate(source.branches)}
         statement = sql.levels(source.table, len(source.branches), self.scan_now(db))
-        rows = conn.execute(statement, params | db.now_params())
+        rows = fetch(conn, statement, params | db.now_params())
         return [Level(row[0], row[1], float(row[2])) for row in rows if row[2] is not None]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
@@ -117,10 +118,10 @@ class MySQL(Dialect):
         params: dict[str, Any] = {"queue": source.queue, "priority": priority} | db.now_params()
         for position, n in enumerate(branches):
             branch = source.branches[n]
-            params[f"pair{position}"] = pair_of(branch.job, branch.fingerprint)
-        slices: list[list[scan.Candidate]] = [[] for _ in branches]
-        for position, id_, run_at in conn.execute(statement, params):
-            slices[position].append(scan.Candidate(run_at, id_))
+            params[f"pair{position}"] = server.pair_of(branch.job, branch.fingerprint)
+        slices: list[list[scan.Candidate]] = [list[scan.Candidate]() for _ in branches]
+        for position, id_, run_at in fetch(conn, statement, params):
+            slices[int(position)].append(scan.Candidate(run_at, id_))
         return scan.merge(slices, per_branch, limit)
 
     def _take(self, conn: Connection, db: Database, source: Source, ids: list[int], limit: int) -> list[Claimed]:
@@ -142,7 +143,9 @@ class MySQL(Dialect):
                     sql.take(shape, self.in_ids(part), self.now(db)),
                     {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params(),
                 )
-        claimed = [Claimed(*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]]) for row in locked]
+        claimed = [
+            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]])) for row in locked
+        ]
         claimed.sort(key=_claim_order)
         return claimed
 
@@ -193,7 +196,7 @@ class MySQL(Dialect):
             result = conn.exec_driver_sql(statement, params | db.now_params())
         except DBAPIError as error:
             # A plain INSERT: IGNORE would hide other faults, ON DUPLICATE KEY would lock the record that it meets.
-            if _code(error) == DUPLICATE:
+            if server.code(error) == server.DUPLICATE:
                 return []
             raise
         if len(rows) == 1:
@@ -207,7 +210,7 @@ class MySQL(Dialect):
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
         found: list[tuple[str, int, str]] = []
         for start in range(0, len(keys), 500):
-            active = [active_key(job, key) for job in jobs for key in keys[start : start + 500]]
+            active = [server.active_key(job, key) for job in jobs for key in keys[start : start + 500]]
             marks = ",".join(["%s"] * len(active))
             rows = conn.exec_driver_sql(
                 f"SELECT `key`, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
@@ -222,7 +225,7 @@ class MySQL(Dialect):
         while True:
             found = self.find_active(conn, jobs, keys)
             missing = sorted(set(keys) - {key for key, _, _ in found})
-            if not missing or not self._enqueued_elsewhere(conn, [active_key(jobs[0], key) for key in missing]):
+            if not missing or not self._enqueued_elsewhere(conn, [server.active_key(jobs[0], key) for key in missing]):
                 return found
             if time.monotonic() >= deadline:
                 raise EnqueueBusy(
@@ -238,10 +241,11 @@ class MySQL(Dialect):
         marks = ",".join(["%s"] * len(active))
         try:
             conn.exec_driver_sql(
-                f"SELECT id FROM rowlock_job WHERE active_key IN ({marks}) LOCK IN SHARE MODE NOWAIT", tuple(active)
+                f"SELECT id FROM rowlock_job WHERE active_key IN ({marks}) LOCK IN SHARE MODE NOWAIT",
+                tuple(active),
             )
         except DBAPIError as error:
-            if _code(error) in LOCK_TIMEOUTS:
+            if server.code(error) in server.LOCK_TIMEOUTS:
                 return True
             raise
         return False
@@ -277,53 +281,29 @@ class MySQL(Dialect):
     # --- errors -------------------------------------------------------------------------------------------
 
     def is_missing_table(self, error: BaseException) -> bool:
-        return _code(error) == MISSING_TABLE
+        return server.code(error) == server.MISSING_TABLE
 
     def is_conflict(self, error: BaseException) -> bool:
-        return _code(error) in CONFLICTS
+        return server.code(error) in server.CONFLICTS
 
     def is_lock_timeout(self, error: BaseException) -> bool:
-        return _code(error) in LOCK_TIMEOUTS
+        return server.code(error) in server.LOCK_TIMEOUTS
 
     def is_statement_fault(self, error: BaseException) -> bool:
-        code = _code(error)
-        return code is not None and code < 2000 and code not in OUTAGES
+        code = server.code(error)
+        return code is not None and code < 2000 and code not in server.OUTAGES
 
 
 class MariaDB(MySQL):
+    """MariaDB 10.6 and newer: MySQL's hooks, under its own name."""
+
     name: ClassVar[str] = "mariadb"
     label: ClassVar[str] = "MariaDB"
 
 
-def check_version(version: str) -> None:
-    """Refuses servers without SKIP LOCKED, by what `version()` says. Raises `UnsupportedDatabase`."""
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    kind, floor = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 1))
-    if numbers < floor:
-        raise UnsupportedDatabase(
-            f"this {kind} server is {version}; Rowlock needs {'.'.join(map(str, floor))} or newer, for SKIP LOCKED: "
-            f"upgrade the server"
-        )
-
-
-def pair_of(job: str, fingerprint: str) -> bytes:
-    """The generated column `pair`: a key of this length fits an index, a job's name does not."""
-    return hashlib.md5(job.encode() + b"\0" + fingerprint.encode(), usedforsecurity=False).digest()
-
-
-def active_key(job: str, key: str) -> bytes:
-    """The generated column `active_key`: NULL once a record has ended; bytes, so compared as bytes."""
-    return job.encode() + b"\0" + key.encode()
-
-
-def _run(conn: Connection, statement: str, params: Mapping[str, Any]) -> CursorResult[Any]:
+def _run(conn: Connection, statement: str, params: Mapping[str, Any]) -> Any:
     """For statements with lists of ids: written anew each time, so there is nothing to compile or to cache."""
     return conn.exec_driver_sql(*sql.bound(statement, params))
-
-
-def _code(error: BaseException) -> int | None:
-    args = getattr(driver_error(error), "args", ())
-    return args[0] if args and isinstance(args[0], int) else None
 
 
 def _claim_order(record: Claimed) -> tuple[int, Any, int]:

@@ -126,7 +126,7 @@ def expired_among(shape: QueueShape, in_ids: str, now: str) -> str:
 
 
 def bound(statement: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """`:name` as the drivers' `%(name)s`. For statements that are written anew each time: nothing to compile or cache."""
+    """`:name` as the drivers' `%(name)s`, for statements that are written anew each time."""
     return re.sub(r":(\w+)", r"%(\1)s", statement), dict(params)
 
 

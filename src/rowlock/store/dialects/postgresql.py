@@ -21,6 +21,7 @@ from rowlock.store.dialects.base import (
     Row,
     Source,
     driver_error,
+    fetch,
     lease_of,
 )
 
@@ -41,6 +42,8 @@ def _statement(sql_text: str) -> Any:
 
 
 class PostgreSQL(Dialect):
+    """PostgreSQL 13 and newer."""
+
     name: ClassVar[str] = "postgresql"
     label: ClassVar[str] = "PostgreSQL"
     max_batch: ClassVar[int] = 500
@@ -75,10 +78,11 @@ class PostgreSQL(Dialect):
         )
 
     def check_server(self, conn: Connection) -> None:
-        version = conn.dialect.server_version_info or (0,)
-        if version < (13,):
-            found = ".".join(map(str, version))
-            raise UnsupportedDatabase(f"this PostgreSQL is {found}; Rowlock needs 13 or newer: upgrade the server")
+        version = int(conn.exec_driver_sql("SHOW server_version_num").scalar_one())
+        if version < 130_000:
+            raise UnsupportedDatabase(
+                f"this PostgreSQL is {version // 10_000}; Rowlock needs 13 or newer: upgrade the server"
+            )
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -94,9 +98,8 @@ class PostgreSQL(Dialect):
     # --- records ------------------------------------------------------------------------------------------
 
     def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
-        rows = conn.execute(
-            _statement(sql.levels(source.table, self.scan_now(db))), self._branches(source) | db.now_params()
-        )
+        statement = _statement(sql.levels(source.table, self.scan_now(db)))
+        rows = fetch(conn, statement, self._branches(source) | db.now_params())
         return [Level(row[0] - 1, row[1], float(row[2])) for row in rows]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
@@ -104,7 +107,8 @@ class PostgreSQL(Dialect):
         over = 1 << (limit + min(limit, 32) - 1).bit_length()
         statement = _statement(sql.claim(source.table, over, self.scan_now(db), self.now(db)))
         leases = lease_of(source)
-        rows = conn.execute(
+        rows = fetch(
+            conn,
             statement,
             self._branches(source)
             | {
@@ -114,7 +118,7 @@ class PostgreSQL(Dialect):
             }
             | db.now_params(),
         )
-        claimed = [Claimed(*row, leases[row[1]]) for row in rows]
+        claimed = [Claimed._make((*row, leases[row[1]])) for row in rows]
         claimed.sort(key=_claim_order)  # RETURNING has no order
         return claimed
 
@@ -148,7 +152,7 @@ class PostgreSQL(Dialect):
             if not same:
                 varying.append(name)
         statement = _statement(sql.fenced_update(shape, assignments, self.now(db), tuple(varying), wait))
-        return {row[0] for row in conn.execute(statement, params)}
+        return {row[0] for row in fetch(conn, statement, params)}
 
     def quoted(self, name: str) -> str:
         return sql.quoted(name)
@@ -167,7 +171,7 @@ class PostgreSQL(Dialect):
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         if len(rows) == 1:
-            result = conn.execute(_statement(sql.insert_one(self.now(db))), rows[0]._asdict() | db.now_params())
+            made = fetch(conn, _statement(sql.insert_one(self.now(db))), rows[0]._asdict() | db.now_params())
         else:
             first = rows[0]
             params: dict[str, Any] = {
@@ -184,11 +188,11 @@ class PostgreSQL(Dialect):
                 "headers": [row.headers for row in rows],
                 "nonce": [row.nonce for row in rows],
             }
-            result = conn.execute(_statement(sql.insert_many(self.now(db))), params | db.now_params())
-        return [Inserted(row[0], row[1]) for row in result]
+            made = fetch(conn, _statement(sql.insert_many(self.now(db))), params | db.now_params())
+        return [Inserted(row[0], row[1]) for row in made]
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
-        rows = conn.execute(_statement(sql.FIND_ACTIVE), {"jobs": list(jobs), "keys": list(keys)})
+        rows = fetch(conn, _statement(sql.FIND_ACTIVE), {"jobs": list(jobs), "keys": list(keys)})
         return [(row[0], row[1], row[2]) for row in rows]
 
     def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:

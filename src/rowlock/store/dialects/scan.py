@@ -51,6 +51,8 @@ SELECT l.n, l.priority,
 
 
 class Candidate(NamedTuple):
+    """A record that may be claimed, in an order that is the claim order within one priority."""
+
     run_at: Any
     id: int
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import text
@@ -16,8 +14,8 @@ from sqlalchemy.engine import URL, Connection
 from rowlock.errors import UnsupportedDatabase
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects import scan
+from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects.base import (
-    CLAIMED_COLUMNS,
     Claimed,
     Dialect,
     Inserted,
@@ -25,6 +23,7 @@ from rowlock.store.dialects.base import (
     Row,
     Source,
     driver_error,
+    fetch,
     lease_of,
 )
 
@@ -32,30 +31,10 @@ if TYPE_CHECKING:
     from rowlock.store.database import Database
     from rowlock.store.migrations.step import Step
 
-FORMAT = "%Y-%m-%d %H:%M:%S.%f"
-BLOBS = frozenset({"payload", "headers", "key"})
-"""Fetched as bytes: one byte that is not UTF-8 must fail one record, not the fetch (W5)."""
-
-
-def to_text(moment: datetime) -> str:
-    """The one format of stored instants: 26 characters, UTC, microseconds; it sorts as time."""
-    utc = moment.astimezone(timezone.utc)
-    return f"{utc.year:04d}-{utc:%m-%d %H:%M:%S}.{utc.microsecond:06d}"
-
-
-def from_text(value: str) -> datetime:
-    return datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
-
-
-def _plus_ms(instant: str, milliseconds: float) -> str:
-    return to_text(from_text(instant) + timedelta(milliseconds=milliseconds))
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
 
 class SQLite(Dialect):
+    """SQLite 3.35 and newer, in files."""
+
     name: ClassVar[str] = "sqlite"
     label: ClassVar[str] = "SQLite"
     max_batch: ClassVar[int] = 500
@@ -87,12 +66,12 @@ class SQLite(Dialect):
                 f"network and some shared file systems lock wrongly; put the file on a local disk"
             )
         cursor.execute("PRAGMA synchronous = FULL")
-        cursor.connection.create_function("rowlock_plus_ms", 2, _plus_ms, deterministic=True)
+        cursor.connection.create_function("rowlock_plus_ms", 2, sql.plus_ms, deterministic=True)
 
     def check_server(self, conn: Connection) -> None:
         if sqlite3.sqlite_version_info < (3, 35):
             raise UnsupportedDatabase(
-                f"this Python has SQLite {sqlite3.sqlite_version}; Rowlock needs 3.35 or newer: use a newer Python build"
+                f"this Python has SQLite {sqlite3.sqlite_version}; Rowlock needs 3.35 or newer: use a newer Python"
             )
 
     # --- time ---------------------------------------------------------------------------------------------
@@ -107,10 +86,10 @@ class SQLite(Dialect):
         return f"rowlock_plus_ms({instant}, {milliseconds})"
 
     def to_db(self, moment: datetime) -> Any:
-        return to_text(moment)
+        return sql.to_text(moment)
 
     def from_db(self, value: Any) -> datetime | None:
-        return None if value is None else from_text(value)
+        return None if value is None else sql.from_text(value)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -120,15 +99,15 @@ class SQLite(Dialect):
         for n, branch in enumerate(source.branches):
             params |= {f"job{n}": branch.job, f"fingerprint{n}": branch.fingerprint}
         now = db.clock.host_now()
-        rows = conn.execute(_levels(shape, len(source.branches)), params)
-        return [Level(n, p, (from_text(head) - now).total_seconds()) for n, p, head in rows if head is not None]
+        rows = fetch(conn, sql.levels(shape, len(source.branches)), params)
+        return [Level(n, p, (sql.from_text(head) - now).total_seconds()) for n, p, head in rows if head is not None]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
         with db.transaction(conn):
             now = db.clock.host_now()
             rows: list[Any] = []
             for priority, branches in scan.due_levels(self.levels(conn, db, source)):
-                rows += self._best(conn, source, priority, branches, to_text(now), limit - len(rows))
+                rows += self._best(conn, source, priority, branches, sql.to_text(now), limit - len(rows))
                 if len(rows) >= limit:
                     break
             return self._take(conn, source, rows, now) if rows else []
@@ -140,8 +119,9 @@ class SQLite(Dialect):
         slices: list[list[scan.Candidate]] = []
         for n in branches:
             branch = source.branches[n]
-            rows = conn.execute(
-                _candidates(source.table),
+            rows = fetch(
+                conn,
+                sql.candidates(source.table),
                 {
                     "queue": source.queue,
                     "job": branch.job,
@@ -150,7 +130,7 @@ class SQLite(Dialect):
                     "rl_now": now,
                     "limit": per_branch,
                 },
-            ).all()
+            )
             found |= {row[0]: row for row in rows}
             slices.append([scan.Candidate(row[7], row[0]) for row in rows])
         return [found[candidate.id] for candidate in scan.merge(slices, per_branch, limit)]
@@ -158,22 +138,24 @@ class SQLite(Dialect):
     @staticmethod
     def _take(conn: Connection, source: Source, rows: list[Any], now: datetime) -> list[Claimed]:
         leases = lease_of(source)
-        ends = {job: to_text(now + timedelta(milliseconds=lease)) for job, lease in leases.items()}
-        claimed_at = to_text(now)
+        ends = {job: sql.to_text(now + timedelta(milliseconds=lease)) for job, lease in leases.items()}
+        claimed_at = sql.to_text(now)
         claimed = [
-            Claimed(
-                *row[:4],
-                None if row[4] is None else row[4].decode("utf-8", "replace"),
-                *row[5:8],
-                row[8] + 1,
-                *row[9:12],
-                secrets.token_hex(16),
-                leases[row[1]],
+            Claimed._make(
+                (
+                    *row[:4],
+                    None if row[4] is None else row[4].decode("utf-8", "replace"),
+                    *row[5:8],
+                    row[8] + 1,
+                    *row[9:12],
+                    secrets.token_hex(16),
+                    leases[row[1]],
+                )
             )
             for row in rows
         ]
         conn.exec_driver_sql(
-            _take_sql(source.table), [(c.token, ends[c.job], source.claimed_by, claimed_at, c.id) for c in claimed]
+            sql.take(source.table), [(c.token, ends[c.job], source.claimed_by, claimed_at, c.id) for c in claimed]
         )
         return claimed
 
@@ -190,21 +172,21 @@ class SQLite(Dialect):
         with db.transaction(conn):
             now = db.now_params()["rl_now"]
             wanted = {record["id"]: record["token"] for record in records}
-            rows = conn.execute(text(_holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now})
+            rows = conn.execute(text(sql.holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now})
             held = {row[0] for row in rows if wanted[row[0]] == row[1]}
             updates = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
             if updates:
-                conn.exec_driver_sql(_fenced(shape, assignments), updates)
+                conn.exec_driver_sql(sql.fenced(shape, assignments), updates)
             return held
 
     def quoted(self, name: str) -> str:
-        return quoted(name)
+        return sql.quoted(name)
 
     def raw(self, column: str) -> str:
-        return f"CAST({quoted(column)} AS BLOB)"
+        return f"CAST({sql.quoted(column)} AS BLOB)"
 
     def exhausted(self, shape: QueueShape) -> str:
-        state, attempt, most = (quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
+        state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
         return f"{state} = 'pending' AND {attempt} >= {most}"
 
     def in_ids(self, ids: Sequence[int]) -> str:
@@ -217,19 +199,19 @@ class SQLite(Dialect):
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         now = db.clock.host_now()
-        at = to_text(now)
+        at = sql.to_text(now)
         params = [row._asdict() | {"run_at": _due(row, now), "created_at": at} for row in rows]
         if len(rows) == 1:
-            made = conn.execute(_INSERT_ONE, params[0]).first()
+            made = conn.execute(sql.INSERT_ONE, params[0]).first()
             return [] if made is None else [Inserted(made[0], made[1])]
         if rows[0].key is None:
-            result = conn.execute(_INSERT, params)
+            result = conn.execute(sql.INSERT, params)
             last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
             first = last - len(rows) + 1  # one writer: what a statement inserts is consecutive
             assert result.rowcount in {-1, len(rows)}
             return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
         before = conn.exec_driver_sql("SELECT coalesce(max(id), 0) FROM rowlock_job").scalar_one()
-        conn.execute(_INSERT, params)
+        conn.execute(sql.INSERT, params)
         made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
         return [Inserted(row[0], row[1]) for row in made_rows]
 
@@ -276,76 +258,5 @@ class SQLite(Dialect):
 
 def _due(row: Row, now: datetime) -> str:
     if row.delay_ms is not None:
-        return to_text(now + timedelta(milliseconds=row.delay_ms))
-    return to_text(now if row.run_at is None else max(row.run_at, now))
-
-
-@lru_cache(maxsize=32)
-def _levels(shape: QueueShape, branches: int) -> Any:
-    values = ", ".join(f"({n}, :job{n}, :fingerprint{n})" for n in range(branches))
-    c = shape.column
-    words = scan.Words(
-        **scan.words_of(shape, '"'),
-        branches=f"(SELECT column1 AS n, column2 AS job, column3 AS fingerprint FROM (VALUES {values}))",
-        columns="job, fingerprint",
-        in_branch=(
-            f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue "
-            f"AND t.{quoted(c('job'))} = {{b}}.job AND t.{quoted(c('fingerprint'))} = {{b}}.fingerprint"
-        ),
-    )
-    return text(scan.levels_sql(words))
-
-
-@lru_cache(maxsize=32)
-def _candidates(shape: QueueShape) -> Any:
-    """The due rows of one branch and priority, whole: one index range, in order, no sorting."""
-    c = shape.column
-    columns = ", ".join(
-        f"CAST({quoted(c(role))} AS BLOB)" if role in BLOBS else quoted(c(role)) for role in CLAIMED_COLUMNS
-    )
-    return text(
-        f"SELECT {columns} FROM {quoted(shape.table)} WHERE {quoted(c('state'))} = 'pending'"
-        f" AND {quoted(c('group'))} = :queue AND {quoted(c('job'))} = :job AND {quoted(c('fingerprint'))} = :fingerprint"
-        f" AND {quoted(c('priority'))} = :priority AND {quoted(c('run_at'))} <= :rl_now"
-        f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))}"
-        f" ORDER BY {quoted(c('run_at'))}, {quoted(c('id'))} LIMIT :limit"
-    )
-
-
-@lru_cache(maxsize=32)
-def _take_sql(shape: QueueShape) -> str:
-    c = shape.column
-    return (
-        f"UPDATE {quoted(shape.table)} SET {quoted(c('state'))} = 'running',"
-        f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1, {quoted(c('token'))} = ?, {quoted(c('lease'))} = ?,"
-        f" {quoted(c('claimed_by'))} = ?, {quoted(c('claimed_at'))} = ? WHERE {quoted(c('id'))} = ?"
-    )
-
-
-@lru_cache(maxsize=32)
-def _holding(shape: QueueShape) -> str:
-    c = shape.column
-    return (
-        f"SELECT {quoted(c('id'))}, {quoted(c('token'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {{ids}}"
-        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
-    )
-
-
-@lru_cache(maxsize=64)
-def _fenced(shape: QueueShape, assignments: str) -> str:
-    c = shape.column
-    changes = re.sub(r"\{(\w+)\}", lambda match: ":rl_now" if match[1] == "now" else f":{match[1]}", assignments)
-    return (
-        f"UPDATE {quoted(shape.table)} AS t SET {changes} WHERE {quoted(c('id'))} = :id AND {quoted(c('token'))} = :token"
-        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
-    )
-
-
-_INSERT_TEXT = """
-INSERT INTO rowlock_job (job, fingerprint, payload, key, queue, priority, state, run_at, attempt, max_attempts,
-                         timeout_ms, headers, token, created_at)
-VALUES (:job, :fingerprint, :payload, :key, :queue, :priority, 'pending', :run_at, 0, :max_attempts,
-        :timeout_ms, :headers, :nonce, :created_at)
-    ON CONFLICT (job, key) WHERE state IN ('pending', 'running') AND key IS NOT NULL DO NOTHING"""
-_INSERT = text(_INSERT_TEXT)
-_INSERT_ONE = text(_INSERT_TEXT + "\nRETURNING token, id")
+        return sql.to_text(now + timedelta(milliseconds=row.delay_ms))
+    return sql.to_text(now if row.run_at is None else max(row.run_at, now))

@@ -135,7 +135,7 @@ def _refuse_newer(found: Mapping[str, str], db: Database) -> None:
 
 
 def _read(conn: Connection) -> dict[str, str]:
-    return {name: value for name, value in conn.execute(select(schema.meta.c.name, schema.meta.c.value))}
+    return {row[0]: row[1] for row in conn.execute(select(schema.meta.c.name, schema.meta.c.value))}
 
 
 def _write(conn: Connection, **values: str) -> None:

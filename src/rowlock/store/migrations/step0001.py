@@ -11,6 +11,9 @@ from rowlock.store.migrations.step import Step
 
 _STATES = "('pending', 'running', 'succeeded', 'dead', 'blocked', 'cancelled')"
 
+_DIGITS = "[0-9][0-9]"
+_INSTANT = f"{_DIGITS * 2}-{_DIGITS}-{_DIGITS} {_DIGITS}:{_DIGITS}:{_DIGITS}.{_DIGITS * 3}"
+
 POSTGRESQL = {
     "rowlock_job": """
 CREATE TABLE rowlock_job (
@@ -84,7 +87,7 @@ CREATE TABLE rowlock_job (
   CONSTRAINT rowlock_job_state CHECK (state IN {_STATES}),
   CONSTRAINT rowlock_job_lease CHECK (state <> 'running' OR lease IS NOT NULL),
   CONSTRAINT rowlock_job_times CHECK (
-    run_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]'
+    run_at GLOB '{_INSTANT}'
     AND length(created_at) = 26 AND (lease IS NULL OR length(lease) = 26)
     AND (finished_at IS NULL OR length(finished_at) = 26))
 )""",

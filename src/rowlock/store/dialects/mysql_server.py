@@ -1,0 +1,46 @@
+"""What MySQL and MariaDB servers say, and the values of the generated columns that stand in for partial indexes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from rowlock.errors import UnsupportedDatabase
+from rowlock.store.dialects.base import driver_error
+
+MISSING_TABLE = 1146
+DUPLICATE = 1062
+CONFLICTS = frozenset({1213, 1020})
+"""Deadlock; and MariaDB's "record has changed since last read", its serialization failure."""
+LOCK_TIMEOUTS = frozenset({1205, 3572})
+OUTAGES = frozenset(
+    {1021, 1036, 1040, 1041, 1053, 1077, 1079, 1080, 1114, 1152, 1159, 1160, 1161, 1184, 1290, 1792, 1836, 1927, 3032}
+)
+"""Disk full, read-only, too many connections, shutting down, connection killed. 2000 and above are the client's."""
+
+
+def check_version(version: str) -> None:
+    """Refuses servers without SKIP LOCKED, by what `version()` says. Raises `UnsupportedDatabase`."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    kind, floor = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 1))
+    if numbers < floor:
+        raise UnsupportedDatabase(
+            f"this {kind} server is {version}; Rowlock needs {'.'.join(map(str, floor))} or newer, for SKIP LOCKED: "
+            f"upgrade the server"
+        )
+
+
+def pair_of(job: str, fingerprint: str) -> bytes:
+    """The generated column `pair`: a key of this length fits an index, a job's name does not."""
+    return hashlib.md5(job.encode() + b"\0" + fingerprint.encode(), usedforsecurity=False).digest()
+
+
+def active_key(job: str, key: str) -> bytes:
+    """The generated column `active_key`: NULL once a record has ended; bytes, so compared as bytes."""
+    return job.encode() + b"\0" + key.encode()
+
+
+def code(error: BaseException) -> int | None:
+    """The server's or the client's number for an error."""
+    args = getattr(driver_error(error), "args", ())
+    return args[0] if args and isinstance(args[0], int) else None
