@@ -45,3 +45,12 @@ meta = Table(
     Column("name", String(64), primary_key=True),
     Column("value", String(255), nullable=False),
 )
+
+program = Table(
+    "rowlock_program",
+    metadata,
+    Column("pair", String(64), primary_key=True),
+    Column("job", String(1024), nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("announced_at", Instant, nullable=False),
+)

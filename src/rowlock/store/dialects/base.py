@@ -224,6 +224,20 @@ class Dialect(ABC):
         """`find_active` on a connection of Rowlock's own, having waited, bounded, for uncommitted enqueues."""
         return self.find_active(conn, jobs, keys)
 
+    # --- programs and what they know (S7) ---------------------------------------------------------------
+
+    @abstractmethod
+    def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
+        """Each (queue, job, fingerprint) that has pending records, found by skipping through the claim's index."""
+
+    @abstractmethod
+    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
+        """Notes the pairs (`pair`, `job`, `fingerprint`) as announced now."""
+
+    @abstractmethod
+    def in_pair(self) -> str:
+        """The condition for pending rows of `:queue` and one pair, by its `:job` and `:fingerprint`."""
+
     # --- schema -------------------------------------------------------------------------------------------
 
     @abstractmethod

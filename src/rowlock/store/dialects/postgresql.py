@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, Connection
 from rowlock.errors import MissingDriver, UnsupportedDatabase
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects import postgresql_sql as sql
+from rowlock.store.dialects import scan
 from rowlock.store.dialects.base import (
     Claimed,
     Dialect,
@@ -104,7 +105,9 @@ class PostgreSQL(Dialect):
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
         # What others hold at this moment is passed over, so a little more is read than is asked for.
-        over = 1 << (limit + min(limit, 32) - 1).bit_length()
+        wanted = limit + min(limit, 32)
+        # Rounded up: each number written out is a statement of its own to prepare.
+        over = 1 << (wanted - 1).bit_length() if wanted <= 32 else -(-wanted // 32) * 32
         statement = _statement(sql.claim(source.table, over, self.scan_now(db), self.now(db)))
         leases = lease_of(source)
         rows = fetch(
@@ -197,6 +200,17 @@ class PostgreSQL(Dialect):
 
     def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
         sql.reserve_keys(conn, job, keys, db.wait_ms)
+
+    # --- programs -----------------------------------------------------------------------------------------
+
+    def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
+        return [(row[0], row[1], row[2]) for row in scan.skip(conn, ("queue", "job", "fingerprint"))]
+
+    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
+        conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
+
+    def in_pair(self) -> str:
+        return "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
 
     # --- schema -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
 from rowlock.model.table import QueueShape
+from rowlock.store.dialects.base import fetch
 
 SLICE = 16
 """The fewest candidates read of one branch, so that many branches with little each take few claims."""
@@ -94,3 +98,30 @@ def words_of(shape: QueueShape, quote: str) -> dict[str, str]:
     return {"table": quoted(shape.table)} | {
         role: quoted(shape.column(role)) for role in ("id", "priority", "run_at", "attempt", "max_attempts")
     }
+
+
+def skip(conn: Connection, columns: Sequence[str], prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The distinct values of an index's leading columns among pending rows: one probe for each, however many rows."""
+    done, column = columns[: len(prefix)], columns[len(prefix)]
+    equal = "".join(f" AND {name} = :v{n}" for n, name in enumerate(done))
+    found: list[tuple[Any, ...]] = []
+    last: Any = None
+    while True:
+        further = "" if last is None else f" AND {column} > :last"
+        statement = (
+            f"SELECT {column} FROM rowlock_job WHERE state = 'pending'{equal}{further} ORDER BY {column} LIMIT 1"
+        )
+        params = {f"v{n}": value for n, value in enumerate(prefix)} | ({} if last is None else {"last": last})
+        rows = fetch(conn, text(statement), params)
+        if not rows:
+            return found
+        last = rows[0][0]
+        if len(prefix) + 1 == len(columns):
+            found.append((*prefix, last))
+        else:
+            found += skip(conn, columns, (*prefix, last))
+
+
+UPSERT_PROGRAM = """
+INSERT INTO rowlock_program (pair, job, fingerprint, announced_at) VALUES (:pair, :job, :fingerprint, {now})
+    ON CONFLICT (pair) DO UPDATE SET announced_at = excluded.announced_at"""

@@ -228,6 +228,17 @@ class SQLite(Dialect):
             found += [(row[0], row[1], row[2]) for row in rows]
         return found
 
+    # --- programs -----------------------------------------------------------------------------------------
+
+    def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
+        return [(row[0], row[1], row[2]) for row in scan.skip(conn, ("queue", "job", "fingerprint"))]
+
+    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
+        conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
+
+    def in_pair(self) -> str:
+        return "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
+
     # --- schema -------------------------------------------------------------------------------------------
 
     def ddl(self, conn: Connection, step: Step) -> Mapping[str, str]:
