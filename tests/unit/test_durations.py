@@ -1,3 +1,5 @@
+# What is refused is tried, and private facts are looked at.
+# pyright: reportArgumentType=false, reportPrivateUsage=false
 from __future__ import annotations
 
 import math
@@ -82,11 +84,20 @@ def test_another_kind_is_a_refusal_of_the_kind(value: object) -> None:
 
 def test_the_caller_chooses_the_errors() -> None:
     # contract: E6
-    options = {"what": "delay", "low": timedelta(0), "high": MAX_DELAY}
+    def delay(value: object) -> timedelta:
+        return duration(
+            value,
+            what="delay",
+            low=timedelta(0),
+            high=MAX_DELAY,
+            error=EnqueueValueError,
+            kind_error=EnqueueTypeError,
+        )
+
     with pytest.raises(EnqueueValueError):
-        duration(-1, **options, error=EnqueueValueError, kind_error=EnqueueTypeError)
+        delay(-1)
     with pytest.raises(EnqueueTypeError):
-        duration("1", **options, error=EnqueueValueError, kind_error=EnqueueTypeError)
+        delay("1")
 
 
 def test_a_subclass_of_timedelta_becomes_a_plain_one() -> None:
