@@ -131,6 +131,14 @@ class StartRefused(RowlockError):
 # --- operations --------------------------------------------------------------------------------------------
 
 
+class FilterError(RowlockError, ValueError):
+    """An argument of an operation is outside its bounds (O1)."""
+
+
+class FilterTypeError(FilterError, TypeError):
+    """An argument of an operation is of a wrong kind (O1)."""
+
+
 class NotFound(RowlockError, LookupError):
     """No record has this id (O2)."""
 
@@ -149,3 +157,18 @@ class KeyTaken(RowlockError):
         )
         self.id = id
         self.holder = holder
+
+
+# --- the test kit ------------------------------------------------------------------------------------------
+
+
+class KitError(RowlockError):
+    """The test kit can not do what a test asks of it at this place (X1)."""
+
+
+class KitValueError(KitError, ValueError):
+    """A value that a test gives to the kit is outside its bounds (X1)."""
+
+
+class KitTypeError(KitValueError, TypeError):
+    """What a test gives to the kit is of a wrong kind (X1)."""

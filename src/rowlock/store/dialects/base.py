@@ -123,6 +123,9 @@ class Dialect(ABC):
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
         """Session settings of a connection of Rowlock's own: READ COMMITTED, UTC, a bound on lock waits (C7)."""
 
+    def add_functions(self, cursor: Any) -> None:  # noqa: B027 - most databases need none
+        """Functions that statements use and the server lacks; also for a connection that is not Rowlock's (X1)."""
+
     @abstractmethod
     def check_server(self, conn: Connection) -> None:
         """Raises `UnsupportedDatabase` for a server that is too old."""

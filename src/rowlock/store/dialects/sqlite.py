@@ -66,6 +66,9 @@ class SQLite(Dialect):
                 f"network and some shared file systems lock wrongly; put the file on a local disk"
             )
         cursor.execute("PRAGMA synchronous = FULL")
+        self.add_functions(cursor)
+
+    def add_functions(self, cursor: Any) -> None:
         cursor.connection.create_function("rowlock_plus_ms", 2, sql.plus_ms, deterministic=True)
 
     def check_server(self, conn: Connection) -> None:
