@@ -1,0 +1,1 @@
+"""What runs: one background service a file, one life cycle each."""

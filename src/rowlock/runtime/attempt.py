@@ -1,0 +1,275 @@
+"""One attempt: from the claim of a record to the settlement that says how it ended (R)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rowlock.model.context import Context, StopReason
+from rowlock.model.outcome import Blocked, End, GivenBack, Raised, TimedOut
+from rowlock.runtime.dispatch import Refused, decode, plan_of
+from rowlock.runtime.isolate import current
+from rowlock.runtime.verdict import conclude, report_failure, say_dropped, say_lost, timeout_error, told_to_stop
+
+if TYPE_CHECKING:
+    from rowlock.runtime.claimer import Claimer
+    from rowlock.runtime.roster import Plan
+    from rowlock.store.dialects.base import Claimed
+
+
+class Attempt:
+    """An execution of a record, and the keeper's entry for its lease.
+
+    All methods run on the loop, except `in_thread` and those that say otherwise. `closed` means that its outcome is
+    fixed: handed to the settler, or lost. `left` means that its handler has ended and its slot is free.
+    """
+
+    __slots__ = (
+        "arguments", "begun", "closed", "context_made", "deadline", "end", "ended", "id", "lane", "lease_ms", "lease_s",
+        "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "stale", "stop", "stray", "task",
+        "timed_out", "timer", "token",
+    )  # fmt: skip
+
+    plan: Plan
+    arguments: tuple[Any, ...]
+
+    def __init__(self, lane: Claimer, record: Claimed, claimed_at: float) -> None:
+        self.lane = lane
+        self.record = record
+        self.id = record.id
+        self.token = record.token
+        self.lease_ms = record.lease_ms
+        self.lease_s = record.lease_ms / 1000
+        # The claim was sent at this time at the earliest, so the lease ends after `renewed_at + lease_s`.
+        self.renewed_at = claimed_at
+        # Renewed until then at most (L4). While it has not started it gets a lease more than what it may take.
+        self.limit = claimed_at + self.lease_s * 2 + record.timeout_ms / 1000
+        self.begun: float | None = None
+        self.ended: float | None = None
+        self.deadline = 0.0
+        self.context_made: Context | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.stop: StopReason | None = None
+        self.stray: BaseException | None = None
+        self.end: End | None = None
+        self.timed_out = self.overran = self.closed = self.left = self.lost = self.stale = False
+
+    # --- starting -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Judges the record and sets its handler going; does not raise."""
+        lane = self.lane
+        try:
+            plan = self.plan = plan_of(lane.roster, self.record)
+            value = decode(plan, self.record.payload)
+            self.arguments = plan.arguments(value, self.context() if plan.wants else None)
+        except Refused as refused:
+            self._refuse(refused.end)
+            return
+        if plan.is_async:
+            # Not through the loop's task factory: that one is for tasks that handlers start.
+            self.task = asyncio.Task(self._run(), loop=lane.loop, name=plan.name)
+        else:
+            self.timer = lane.loop.call_later(self.record.timeout_ms / 1000, self._on_deadline)
+            lane.floor.threads.submit(self)
+
+    def _refuse(self, end: Blocked | Raised) -> None:
+        if isinstance(end, Raised):
+            report_failure(self, end.error)
+        self._close(end)
+        self._leave()
+
+    def _begin(self) -> bool:
+        """The handler is about to start, on its task or thread. False if it must not any more."""
+        if self.closed:  # its hold was lost while it waited for its first step
+            return False
+        if self.lane.floor.draining:  # claimed but not started: goes back unspent (M6)
+            self.end = GivenBack()
+            return False
+        self.begun = monotonic()
+        self.deadline = self.begun + self.record.timeout_ms / 1000
+        self.limit = self.deadline + self.plan.overrun_s
+        return True
+
+    async def _run(self) -> None:
+        lane = self.lane
+        value: Any = None
+        error: BaseException | None = None
+        if self._begin():
+            self.timer = lane.loop.call_later(self.record.timeout_ms / 1000, self._on_deadline)
+            try:
+                current.set(self)
+                if lane.floor.before:
+                    self._call_hooks(lane.floor.before, "before_attempt hook")
+                value = await self.plan.handler(*self.arguments)
+            except BaseException as raised:  # noqa: BLE001 - R4: none of them may reach the loop
+                error = raised
+            if lane.floor.after:
+                error = self._after(error)
+            self.end = conclude(self, value, error)
+            error = None  # its traceback has this frame: no cycle
+        self.on_loop()
+
+    def in_thread(self) -> None:
+        """A sync handler's whole run, on its thread; does not raise."""
+        value: Any = None
+        error: BaseException | None = None
+        if not self._begin():
+            return
+        try:
+            current.set(self)
+            if self.lane.floor.before:
+                self._call_hooks(self.lane.floor.before, "before_attempt hook")
+            value = self.plan.handler(*self.arguments)
+        except BaseException as raised:  # noqa: BLE001 - R4
+            error = raised
+        if self.lane.floor.after:
+            error = self._after(error)
+        self.end = conclude(self, value, error)
+        error = None
+
+    # --- ending -------------------------------------------------------------------------------------------
+
+    def on_loop(self) -> None:
+        """The handler has ended: its slot is free, and its outcome goes to the settler if it still counts."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.end is not None and not self.closed:
+            self._close(self.end)
+        else:
+            if not self.closed:  # the keeper's word, that its hold is lost, overtook the call on the loop
+                self.lose()
+            if self.begun is not None and not self.left:
+                say_dropped(self)
+        self.end = None
+        self._leave()
+
+    def _close(self, end: End) -> None:
+        self.closed = True
+        self.lane.settle(self, end)
+
+    def _leave(self) -> None:
+        if not self.left:
+            self.left = True
+            self.lane.leave(self)
+
+    def expire(self) -> None:
+        """The deadline has passed on a clock that a test moves (X1): what the timer would do. From any thread."""
+        self.deadline = monotonic()  # a handler that ends before the loop hears of this is late as well
+        floor = self.lane.floor
+        if threading.get_ident() == floor.thread:
+            self._on_deadline()
+            return
+        if self.context_made is not None:
+            told_to_stop(self.context_made, StopReason.DEADLINE)
+        floor.threads.call(self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """The outcome is fixed as timed out (R3). The async handler is cancelled, once; then it has `overrun`."""
+        if self.closed or self.ended is not None:  # it ended in time; the loop was late to hear of it
+            return
+        if self.timer is not None:
+            self.timer.cancel()  # it may not be what called
+        now = monotonic()
+        # A sync handler's timer runs from its submission: the thread may have got to it later.
+        late = self.record.timeout_ms / 1000 if self.begun is None else self.deadline - now
+        if late > 0.0005:
+            self.timer = self.lane.loop.call_later(late, self._on_deadline)
+            return
+        if self.stop is StopReason.SHUTDOWN:
+            return  # it was cancelled for that already: handed back if it ends, else it keeps its lease (M6)
+        self.timed_out = True
+        self.ask_to_stop(StopReason.DEADLINE)
+        self.timer = self.lane.loop.call_later(self.plan.overrun_s, self._on_overrun)
+
+    def _on_overrun(self) -> None:
+        """It did not end: settled now, while the lease is held. Its slot stays taken until it ends (R3)."""
+        if self.closed or self.ended is not None:
+            return
+        self.overran = True
+        report_failure(self, timeout_error(self), still_runs=True)
+        self._close(TimedOut())
+        self.lane.overrun(self)
+
+    # --- being stopped ------------------------------------------------------------------------------------
+
+    def ask_to_stop(self, reason: StopReason) -> None:
+        """Tells the handler why, then cancels it if it is async; the first reason stays, but for a lost hold."""
+        if self.stop is None or reason is StopReason.LOST:
+            self.stop = reason
+        if self.context_made is not None:
+            told_to_stop(self.context_made, self.stop)
+        if self.task is not None and self.begun is not None and self.ended is None:
+            self.task.cancel()
+
+    def say_lost_early(self) -> None:
+        """From the keeper's thread: a sync handler that looks at its context sees it at once (L3)."""
+        self.lost = True
+        if self.context_made is not None:
+            told_to_stop(self.context_made, StopReason.LOST)
+
+    def lose(self) -> None:
+        """The hold is gone (L3): the handler is cancelled, and whatever it does afterwards is dropped."""
+        self.lost = True
+        if self.closed:
+            self.lane.settler.forget(self)
+            return
+        self.closed = True
+        say_lost(self)
+        self.lane.lost(self)
+        self.ask_to_stop(StopReason.LOST)
+
+    def abandon_unstarted(self) -> None:
+        """Its task was cancelled from outside before its first step, so that nothing of it ever ran."""
+        if not self.left and self.begun is None and self.task is not None and self.task.done():
+            self.end = GivenBack()
+            self.on_loop()
+
+    def blame(self, error: BaseException) -> None:
+        """A task that the handler started raised what would have ended the loop (R4)."""
+        self.stray = error
+
+    # --- for the handler and the hooks --------------------------------------------------------------------
+
+    def context(self) -> Context:
+        """The handler's context, made when somebody needs it."""
+        if self.context_made is None:
+            record, db = self.record, self.lane.db
+            span = timedelta(milliseconds=record.timeout_ms)
+            run_at = db.dialect.from_db(record.run_at)
+            now = db.clock.host_now()
+            self.context_made = Context(
+                id=record.id,
+                job=self.plan.name,
+                key=record.key,
+                attempt=record.attempt,
+                max_attempts=record.max_attempts,
+                deadline=now + span,
+                queue=record.queue,
+                run_at=run_at or now,
+                headers=record.headers,
+            )
+            if self.stop is not None or self.lane.floor.draining:
+                told_to_stop(self.context_made, self.stop)
+        return self.context_made
+
+    def _after(self, error: BaseException | None) -> BaseException | None:
+        try:
+            self._call_hooks(self.lane.floor.after, "after_attempt hook")
+        except BaseException as raised:  # noqa: BLE001 - R4
+            return error or raised
+        return error
+
+    def _call_hooks(self, hooks: tuple[Any, ...], what: str) -> None:
+        """A failing hook never fails the record (H2); one that raises SystemExit or its like does (R4)."""
+        context = self.context()
+        for hook in hooks:
+            try:
+                hook(context)
+            except Exception as error:  # noqa: BLE001 - H2
+                self.lane.floor.events.complain(hook, error, what)

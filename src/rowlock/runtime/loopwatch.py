@@ -1,0 +1,62 @@
+"""Notices a handler that blocks the worker's event loop, and says which (C09 in the field).
+
+Runs on the keeper's thread, since the loop itself can say nothing while it is blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rowlock.runtime.describe import log
+
+if TYPE_CHECKING:
+    from rowlock.runtime.floor import Floor
+    from rowlock.runtime.keeper import Kept
+
+
+class LoopWatch:
+    """Asks the loop to answer; one that does not for longer than 1 s and half the shortest lease is blocked."""
+
+    def __init__(self, floor: Floor, kept: Sequence[Kept]) -> None:
+        self._floor = floor
+        self._kept = kept
+        shortest_lease_s = min((each.pace_s * 6 for each in kept), default=6.0)
+        self.bound_s = max(1.0, shortest_lease_s / 2)
+        self.pace_s = 0.5
+        self._asked: float | None = None
+        self._said = False
+
+    def look(self) -> None:
+        """Asks, or looks how long the last answer is due."""
+        now = monotonic()
+        if self._asked is None:
+            if any(each.held for each in self._kept):
+                self._said = False
+                self._asked = now
+                self._floor.threads.call(self._answer)
+        elif not self._said and now - self._asked > self.bound_s:
+            self._said = True
+            log.warning("event loop blocked for more than %.1f s in %s; renewal goes on", self.bound_s, self._culprit())
+        self._floor.health.beat("watch").ok(self.pace_s)
+
+    def _answer(self) -> None:
+        self._asked = None
+
+    def _culprit(self) -> str:
+        task = None
+        with suppress(RuntimeError):
+            task = asyncio.current_task(self._floor.loop)
+        what = "no task" if task is None else f"task {task.get_name()!r}"
+        for kept in self._kept:
+            for hold in kept.snapshot():
+                if task is not None and hold.task is task:
+                    what = f"task of job {hold.record.job!r}, record {hold.id}"
+        frame = sys._current_frames().get(self._floor.thread)  # noqa: SLF001 - the documented way to another thread's stack
+        if frame is not None:
+            what += f" at {frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
+        return what

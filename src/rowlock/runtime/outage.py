@@ -1,0 +1,123 @@
+"""What every loop does when the database fails: go on, with pauses, and say it once (K2)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from rowlock.errors import DatabaseError
+from rowlock.runtime.describe import brief, log
+from rowlock.runtime.events import Event, Events
+from rowlock.runtime.health import Beat
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+DATABASE_FAILURES = (SQLAlchemyError, DatabaseError, OSError, TimeoutError)
+"""What a database, its driver or the way to it can raise. Anything else in a loop is a defect, and ends it (H1)."""
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+
+
+class Pauses:
+    """Growing pauses, each shortened by a random share so that many workers do not come back in step."""
+
+    def __init__(self, first: float = FIRST_PAUSE_S, longest: float = LONGEST_PAUSE_S) -> None:
+        self._first = first
+        self._longest = longest
+        self._tries = 0
+
+    def reset(self) -> None:
+        """The next pause is the first again."""
+        self._tries = 0
+
+    def next(self) -> float:
+        """Seconds to wait before the next try."""
+        pause = min(self._longest, self._first * 2 ** min(self._tries, 16))
+        self._tries += 1
+        return pause * (1 - 0.2 * random.random())  # noqa: S311 - spread, not a secret
+
+
+class Outage:
+    """One database's state as all loops together see it: one line when it begins to fail, one when it is over.
+
+    Called from the worker's loop and from the keeper's thread.
+    """
+
+    def __init__(self, db: Database, events: Events) -> None:
+        self._db = db
+        self._events = events
+        self._failing: set[str] = set()
+        self._lock = threading.Lock()
+
+    def is_passing(self, error: BaseException) -> bool:
+        """A deadlock, or a wait for a lock that ended at its bound: tried again, and nothing to talk about."""
+        dialect = self._db.dialect
+        return isinstance(error, DBAPIError) and (dialect.is_conflict(error) or dialect.is_lock_timeout(error))
+
+    def begun(self, service: str, error: BaseException) -> None:
+        """The service can not work."""
+        with self._lock:
+            first = not self._failing
+            self._failing.add(service)
+        if first:
+            log.warning(
+                "database %r fails (%s: %s); retrying, with pauses of at most %g s", self._db.name, service,
+                brief(error), LONGEST_PAUSE_S,
+            )  # fmt: skip
+            if self._events.wanted("outage"):
+                self._events.tell(Event("outage", outcome="begun"))
+
+    def over(self, service: str) -> None:
+        """The service works again."""
+        with self._lock:
+            if service not in self._failing:
+                return
+            self._failing.discard(service)
+            last = not self._failing
+        if last:
+            log.warning("database %r works again", self._db.name)
+            if self._events.wanted("outage"):
+                self._events.tell(Event("outage", outcome="over"))
+
+    def withdraw(self, service: str) -> None:
+        """The service has stopped, whatever the database does."""
+        with self._lock:
+            self._failing.discard(service)
+
+
+class Guard:
+    """One loop's share: its pauses, its beat, and its word in the outage of its database."""
+
+    def __init__(self, service: str, outage: Outage, beat: Beat) -> None:
+        self.service = service
+        self.outage = outage
+        self.beat = beat
+        self._pauses = Pauses()
+        self._failing = False
+
+    def worked(self, within: float = float("inf")) -> None:
+        """The loop's work went well; the next is due `within` seconds."""
+        self.beat.ok(within)
+        if self._failing:
+            self._failing = False
+            self._pauses.reset()
+            self.outage.over(self.service)
+
+    def failed(self, error: BaseException) -> float:
+        """The loop's work failed; answers how many seconds to pause."""
+        self._failing = True
+        self.beat.failed(error)
+        if not self.outage.is_passing(error):
+            self.outage.begun(self.service, error)
+        return self._pauses.next()
+
+    def ended(self) -> None:
+        """The loop stops: it has no word in the outage any more."""
+        if self._failing:
+            self._failing = False
+            self.outage.withdraw(self.service)

@@ -1,0 +1,110 @@
+"""Everything of a worker that belongs to one database: claimers, settler, rescuer, and the holds they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from rowlock.runtime.claimer import Claimer
+from rowlock.runtime.outage import Guard, Outage
+from rowlock.runtime.rescuer import Rescuer
+from rowlock.runtime.settler import Settler
+from rowlock.runtime.supervise import supervised
+
+if TYPE_CHECKING:
+    from rowlock.runtime.attempt import Attempt
+    from rowlock.runtime.floor import Floor
+    from rowlock.runtime.keeper import Kept
+    from rowlock.runtime.roster import Roster
+
+
+class Pipeline:
+    """claim -> run -> settle for the queues of one database. `slots` are the queues with their numbers of slots."""
+
+    def __init__(
+        self, floor: Floor, roster: Roster, *, slots: Mapping[str, int], poll_s: float, suffix: str,
+        on_stuck: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.db = roster.db
+        self.roster = roster
+        self.held: dict[str, Attempt] = {}
+        self._floor = floor
+        self._suffix = suffix
+        self._on_stuck = on_stuck
+        self._outage = Outage(self.db, floor.events)
+        self.settler = Settler(floor, self.db, self._guard("settler"), self.held)
+        self.rescuer = Rescuer(
+            self.db, self._guard("rescuer"), shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
+        )
+        self.claimers = [
+            Claimer(
+                floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held,
+                queue=queue, slots=number, poll_s=poll_s, on_stuck=on_stuck,
+            )
+            for queue, number in slots.items()
+        ]  # fmt: skip
+        self.settler.on_room = self._room
+        self._settling: asyncio.Task[None] | None = None
+        self._rescuing: asyncio.Task[None] | None = None
+        self.claiming: list[asyncio.Task[None]] = []
+
+    def kept(self) -> Kept:
+        """What the keeper has to know: the holds, and connections of its own."""
+        from rowlock.runtime.keeper import Kept
+
+        return Kept(self.db, self._guard("keeper"), self.held, self.roster.shortest_lease_s)
+
+    def start(self) -> None:
+        """Sets all loops going."""
+        self.start_settling()
+        self._rescuing = self._task(self.rescuer.run, "rescuer")
+        self.claiming = [self._task(claimer.run, f"claim:{claimer.queue}") for claimer in self.claimers]
+
+    def start_settling(self) -> None:
+        """The settler's loop alone, for a drain by hand."""
+        self._settling = self._task(self.settler.run, "settler")
+
+    async def stop(self) -> None:
+        """Ends the loops; what is not settled by now keeps its lease."""
+        self.settler.stop()
+        self.rescuer.stop()
+        tasks = [task for task in (self._settling, self._rescuing, *self.claiming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def drain(self) -> None:
+        """`floor.draining` is set: nothing is claimed or rescued any more."""
+        if self._rescuing is not None:
+            self._rescuing.cancel()
+        for claimer in self.claimers:
+            claimer.drain()
+
+    def wake(self, queue: str | None) -> None:
+        """Something may be due in `queue` (None: in any)."""
+        for claimer in self.claimers:
+            if queue is None or claimer.queue == queue:
+                claimer.wake()
+
+    @property
+    def running(self) -> int:
+        """Attempts whose handler has not ended."""
+        return sum(len(claimer.running) for claimer in self.claimers)
+
+    def _task(self, body: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        beat = self._floor.health.beat(name + self._suffix)
+        coro = supervised(body, beat, self._on_stuck)
+        return asyncio.Task(coro, loop=self._floor.loop, name=f"rowlock {name}{self._suffix}")
+
+    def _guard(self, service: str) -> Guard:
+        name = service + self._suffix
+        return Guard(name, self._outage, self._floor.health.beat(name))
+
+    def _wake(self, queues: Collection[str]) -> None:
+        for queue in queues:
+            self.wake(queue)
+
+    def _room(self) -> None:
+        for claimer in self.claimers:
+            claimer.room()

@@ -1,0 +1,64 @@
+"""Looks for records whose lease expired or whose attempts are used up, and moves them on (L7, C5, K3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from rowlock.model.table import JOBS
+from rowlock.runtime.bounds import bounded
+from rowlock.runtime.describe import log
+from rowlock.runtime.outage import DATABASE_FAILURES, Guard
+from rowlock.store.claim import bury, rescue
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
+
+MOST = 200
+LONGEST_PAUSE_S = 5.0
+
+
+class Rescuer:
+    """One for each database of a worker: every quarter of the shortest lease, at most 5 s apart."""
+
+    def __init__(
+        self, db: Database, guard: Guard, *, shortest_lease_s: float, on_found: Callable[[Collection[str]], None]
+    ) -> None:
+        self._db = db
+        self._guard = guard
+        self._pace_s = min(LONGEST_PAUSE_S, shortest_lease_s / 4)
+        self._on_found = on_found
+
+    async def run(self) -> None:
+        """Looks for ever; the first time at once, since a crash may be why this worker was started."""
+        while True:
+            try:
+                found = await self.run_once()
+            except DATABASE_FAILURES as error:
+                await asyncio.sleep(self._guard.failed(error))
+                continue
+            self._guard.worked(self._pace_s)
+            if found < MOST:
+                await asyncio.sleep(self._pace_s)
+
+    async def run_once(self) -> int:
+        """One bounded batch of each step; answers the larger count, which is `MOST` while there may be more."""
+        rescued = await bounded(self._db, self._db.arun(rescue, JOBS, MOST))
+        buried = await bounded(self._db, self._db.arun(bury, JOBS, MOST))
+        if rescued:
+            log.warning(
+                "database %r: %d records of workers that are gone were found, their leases expired (L7)",
+                self._db.name, len(rescued),
+            )  # fmt: skip
+            self._on_found({record.queue for record in rescued})
+        if buried:
+            log.warning(
+                "database %r: %d records were set aside, without attempts left or out of bounds (C5, S4)",
+                self._db.name, len(buried),
+            )  # fmt: skip
+        return max(len(rescued), len(buried))
+
+    def stop(self) -> None:
+        """The loop has been ended."""
+        self._guard.ended()

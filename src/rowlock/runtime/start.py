@@ -1,0 +1,110 @@
+"""Everything between "started" and "may claim", in the order of M5; nothing is claimed when any of it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from rowlock.errors import DatabaseUnavailable, NotBuiltYet, StartRefused
+from rowlock.runtime.bounds import bounded
+from rowlock.runtime.describe import log
+from rowlock.runtime.outage import Pauses
+from rowlock.runtime.program import Program
+from rowlock.runtime.worker import Worker
+from rowlock.store.database import Database
+from rowlock.store.migrations import migrate, verify
+
+FAIL_FAST_S = 5.0
+# Of a single try while waiting: a migration that another process does is waited for in it.
+TRY_S = 30.0
+# A claim, and a settlement beside it (C8).
+PER_DATABASE = 2
+
+
+async def prepare(
+    app: Program, *, queues: Collection[str] | None = None, wait: bool = False, new: Callable[..., Worker] = Worker
+) -> Worker:
+    """A worker that can be started: everything is validated, migrated and verified (J5, L5, C8, M5, E3).
+
+    `wait`: a database that is not there is waited for, which is said once; else `DatabaseUnavailable` within 5 s.
+    Raises `StartRefused`, `NotMigrated`, `SchemaTooNew`, and what the application's own validation raises.
+    """
+    app.validate()
+    worker = new(app, queues=queues)
+    databases = list(app.databases.values())
+    for db in databases:
+        _refuse_small_pool(db)
+    installations: dict[str, str] = {}
+    for db in databases:
+        installation = await _waited_for(db, automatic=_auto_migrate(app, db.name), wait=wait)
+        if other := installations.get(installation):
+            raise StartRefused(
+                f"databases {other!r} and {db.name!r} are one database (installation {installation}); "
+                f"two names for one database are refused (J5): use one name for it"
+            )
+        installations[installation] = db.name
+    return worker
+
+
+def refuse_mode(app: Program, mode: str | None) -> None:
+    """What `--mode` and `runtime.mode` ask for must be something that this program can do (M3)."""
+    of_file = app.settings.runtime.mode
+    if mode is not None and of_file not in (None, "all", mode):
+        raise StartRefused(
+            f"mode {mode!r} is not part of runtime.mode {of_file!r}; "
+            f"a flag narrows the file's mode, it does not widen it (M1)"
+        )
+    jobs = any(job.has_handler for job in app.jobs.values())
+    asked = mode or of_file or ("worker" if jobs else "api")
+    if asked != "worker":
+        raise NotBuiltYet(
+            f"mode {asked!r} serves HTTP (M3), which this version of Rowlock does not have yet; "
+            + ("use mode 'worker'" if jobs else "and the application has no job with a handler to work on")
+        )
+    if not jobs:
+        raise StartRefused(
+            "mode 'worker' works on jobs, and this application has none with a handler (M3); "
+            "declare one, or name its module in App(include=[…])"
+        )
+
+
+def _auto_migrate(app: Program, name: str) -> bool:
+    configured = app.settings.database.get(name)
+    return True if configured is None else configured.auto_migrate
+
+
+def _refuse_small_pool(db: Database) -> None:
+    if db.pool is not None and db.pool < PER_DATABASE:
+        raise StartRefused(
+            f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs 0 for its slots (the lease form "
+            f"holds none) + {PER_DATABASE} for the database = {PER_DATABASE}; renewal has {PER_DATABASE} of its own on top. "
+            f"Raise database.{db.name}.pool, or leave it out"
+        )
+
+
+async def _waited_for(db: Database, *, automatic: bool, wait: bool) -> str:
+    pauses = Pauses()
+    said = False
+    while True:
+        try:
+            return await _installation(db, TRY_S if wait else FAIL_FAST_S, automatic=automatic)
+        except DatabaseUnavailable as error:
+            if not wait:
+                raise
+            if not said:
+                said = True
+                log.warning("%s; waiting until it can", error)
+        await asyncio.sleep(pauses.next())
+
+
+async def _installation(db: Database, seconds: float, *, automatic: bool) -> str:
+    try:
+        if automatic:
+            made: Sequence[str] = await bounded(db, db.arun(migrate), seconds)
+            if made:
+                log.info("database %r: made %s", db.name, ", ".join(made))
+        return await bounded(db, db.aread(verify), seconds)
+    except TimeoutError:
+        raise DatabaseUnavailable(
+            f"database {db.name!r} did not answer within {seconds:g} s; look whether it runs, and at its URL"
+        ) from None

@@ -1,0 +1,98 @@
+"""Says how an attempt ended, and tells people of failures without telling secrets (R, S6)."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rowlock.model.context import Context, StopReason
+from rowlock.model.outcome import Cancelled, End, GivenBack, Raised, Returned, TimedOut, is_outcome, not_an_outcome
+from rowlock.runtime.describe import log, trace
+from rowlock.runtime.events import Event
+
+if TYPE_CHECKING:
+    from rowlock.runtime.attempt import Attempt
+
+
+def conclude(attempt: Attempt, value: Any, error: BaseException | None) -> End | None:
+    """How the attempt ended; runs on the handler's own thread or task, and calls the failure hooks there.
+
+    None if the outcome was fixed before (settled at its overrun, or lost): what it says now is dropped.
+    """
+    now = attempt.ended = monotonic()
+    if attempt.closed or attempt.lost:
+        return None
+    if attempt.stop is StopReason.SHUTDOWN and error is not None and not is_outcome(error):
+        return GivenBack(shutdown=True)
+    if attempt.timed_out or now >= attempt.deadline:
+        report_failure(attempt, timeout_error(attempt))
+        return TimedOut()
+    if attempt.stray is not None:
+        report_failure(attempt, attempt.stray)
+        return Raised(attempt.stray)
+    if error is None:
+        if value is not None and not is_outcome(value):
+            report_failure(attempt, not_an_outcome(value))
+        return Returned(value)
+    if attempt.stop is StopReason.CANCELLED and not is_outcome(error):
+        return Cancelled()
+    if not is_outcome(error):  # a CancelledError that nobody of ours sent is a failure like any other
+        report_failure(attempt, error)
+    return Raised(error)
+
+
+def report_failure(attempt: Attempt, error: BaseException, *, still_runs: bool = False) -> None:
+    """The error log's line, then the `on_failure` hooks, which get the live exception (S6)."""
+    record = attempt.record
+    log.error(
+        "job %r, record %d: attempt %d of %d failed%s: %s",
+        record.job, record.id, record.attempt, record.max_attempts,
+        ", and its handler still runs" if still_runs else "", trace(error),
+    )  # fmt: skip
+    floor = attempt.lane.floor
+    for hook in floor.failure:
+        try:
+            hook(error, attempt.context())
+        except BaseException as raised:  # noqa: BLE001 - it failed already; a hook adds nothing to that (H2, R4)
+            floor.events.complain(hook, raised, "on_failure hook")
+
+
+def timeout_error(attempt: Attempt) -> TimeoutError:
+    """What failure hooks get for a handler that did not end in time."""
+    return TimeoutError(f"the handler of job {attempt.record.job!r} did not end within {attempt.record.timeout_ms} ms")
+
+
+def say_dropped(attempt: Attempt) -> None:
+    """A handler ended whose outcome was fixed before: one line, and nothing else happens (R3, L3)."""
+    record = attempt.record
+    why = "its hold was lost" if attempt.lost else "it had been settled as timed out"
+    seconds = monotonic() - (attempt.begun or 0)
+    log.warning(
+        "job %r, record %d: the handler of attempt %d ended after %.1f s; its result is dropped, since %s",
+        record.job, record.id, record.attempt, seconds, why,
+    )  # fmt: skip
+
+
+def say_lost(attempt: Attempt) -> None:
+    """The hold of an attempt is gone: line, counter and event (L3)."""
+    record, floor = attempt.record, attempt.lane.floor
+    log.warning(
+        "job %r, record %d: attempt %d lost its hold (LeaseLost); its handler is stopped, and what it does changes "
+        "the record no more",
+        record.job, record.id, record.attempt,
+    )  # fmt: skip
+    floor.health.lost += 1
+    if floor.events.wanted("lost"):
+        floor.events.tell(event(attempt, "lost"))
+
+
+def event(attempt: Attempt, name: str, outcome: str | None = None) -> Event:
+    """An event about the attempt's record."""
+    record = attempt.record
+    seconds = None if attempt.begun is None else (attempt.ended or monotonic()) - attempt.begun
+    return Event(name, record.id, record.job, record.queue, record.attempt, outcome, seconds)
+
+
+def told_to_stop(context: Context, reason: StopReason | None) -> None:
+    """Sets what a handler sees of it."""
+    context._stop(reason)  # noqa: SLF001 - the runtime is the one who says so  # pyright: ignore[reportPrivateUsage]
