@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType
 from typing import Any, Never, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
@@ -29,6 +30,14 @@ class Host(Enqueuer, Protocol):
         ...
 
 
+_groups: weakref.WeakSet[Jobs] = weakref.WeakSet()
+
+
+def groups() -> list[Jobs]:
+    """The groups of this process, in order of declaration: `check` reports those that nobody includes (J11)."""
+    return sorted(_groups, key=lambda group: group.site)
+
+
 class Jobs:
     """A group of jobs of one database (J11). It belongs to one application once `app.include(jobs)` has run.
 
@@ -39,10 +48,11 @@ class Jobs:
         self.database = database_name(database, who="Jobs")
         self._jobs: list[Job[Any, Any]] = []
         self._app: Host | None = None
-        self._site = site_of(caller())
+        self.site = site_of(caller())
+        _groups.add(self)
 
     def __repr__(self) -> str:
-        return f"<Jobs of {self._site.module} ({self._site}), {len(self._jobs)} jobs>"
+        return f"<Jobs of {self.site.module} ({self.site}), {len(self._jobs)} jobs>"
 
     @property
     def app(self) -> Enqueuer | None:
