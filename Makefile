@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test test-all check fmt demo bench clean
+.PHONY: help venv test test-all check check-format check-lint check-types check-floors fmt demo bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,10 +26,18 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(STAMP)
+check: check-format check-lint check-types check-floors
+
+check-format: $(STAMP)
 	$(BIN)/ruff format --check .
+
+check-lint: $(STAMP)
 	$(BIN)/ruff check .
+
+check-types: $(STAMP)
 	$(BIN)/pyright
+
+check-floors: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 fmt: $(STAMP)
