@@ -190,7 +190,7 @@ class Claimer:
     def settle(self, attempt: Attempt, end: End) -> None:
         """The attempt's outcome is fixed."""
         self._fixed()
-        if end.__class__ is Returned and end.value is None:  # the hot path
+        if isinstance(end, Returned) and end.value is None:  # the hot path
             self.settler.add(attempt, success(attempt.id, attempt.token))
         else:
             self.settler.add(attempt, self._decide(attempt, end))

@@ -56,7 +56,8 @@ class LoopWatch:
             for hold in kept.snapshot():
                 if task is not None and hold.task is task:
                     what = f"task of job {hold.record.job!r}, record {hold.id}"
-        frame = sys._current_frames().get(self._floor.thread)  # noqa: SLF001 - the documented way to another thread's stack
+        # The documented way to another thread's stack.
+        frame = sys._current_frames().get(self._floor.thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if frame is not None:
             what += f" at {frame.f_code.co_filename}:{frame.f_lineno}:{frame.f_code.co_name}"
         return what

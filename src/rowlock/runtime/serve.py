@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -79,7 +79,7 @@ async def run(
 
 
 @asynccontextmanager
-async def embedded(app: Program, *, queues: Collection[str] | None = None) -> AsyncIterator[Worker]:
+async def embedded(app: Program, *, queues: Collection[str] | None = None) -> AsyncGenerator[Worker]:
     """A worker on the running loop, for as long as the block lasts; no signal handlers.
 
     Entering fails at once for a database that is not there; leaving drains for at most `shutdown_ms` and a little.
@@ -99,14 +99,14 @@ async def embedded(app: Program, *, queues: Collection[str] | None = None) -> As
 
 
 @contextmanager
-def in_thread(app: Program, *, queues: Collection[str] | None = None) -> Iterator[None]:
+def in_thread(app: Program, *, queues: Collection[str] | None = None) -> Generator[None]:
     """A worker on a thread with a loop of its own, for as long as the block lasts; no signal handlers.
 
     Entering waits until it may claim, and raises what prevents that; leaving drains like `embedded`.
     """
     begun = threading.Event()
     failure: list[BaseException] = []
-    ending: list[Callable[[], None]] = []
+    ending: list[Callable[[], object]] = []
 
     async def serve() -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
@@ -168,7 +168,7 @@ class _Live:
         self._task: asyncio.Future[object] | None = None
 
     @contextmanager
-    def known(self, app: Program) -> Iterator[None]:
+    def known(self, app: Program) -> Generator[None]:
         """`stop(app)` and `health(app)` find it within the block."""
         _live.setdefault(app, []).append(self)
         try:

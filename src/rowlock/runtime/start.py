@@ -43,6 +43,7 @@ async def prepare(
                 f"two names for one database are refused (J5): use one name for it"
             )
         installations[installation] = db.name
+        db.installation = installation
     return worker
 
 
@@ -55,6 +56,11 @@ def refuse_mode(app: Program, mode: str | None) -> None:
             f"a flag narrows the file's mode, it does not widen it (M1)"
         )
     jobs = any(job.has_handler for job in app.jobs.values())
+    if jobs and mode is None and of_file is None and app.settings.origin != "settings":
+        raise StartRefused(
+            f"{app.settings.origin}: runtime.mode is missing; an application with jobs says in its settings file "
+            f"which of api, worker and all a deployment is (M3)"
+        )
     asked = mode or of_file or ("worker" if jobs else "api")
     if asked != "worker":
         raise NotBuiltYet(
@@ -76,9 +82,9 @@ def _auto_migrate(app: Program, name: str) -> bool:
 def _refuse_small_pool(db: Database) -> None:
     if db.pool is not None and db.pool < PER_DATABASE:
         raise StartRefused(
-            f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs 0 for its slots (the lease form "
-            f"holds none) + {PER_DATABASE} for the database = {PER_DATABASE}; renewal has {PER_DATABASE} of its own on top. "
-            f"Raise database.{db.name}.pool, or leave it out"
+            f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs 0 for its slots, since the lease "
+            f"form holds none, + {PER_DATABASE} for the database = {PER_DATABASE} connections; renewal has "
+            f"{PER_DATABASE} of its own on top. Raise database.{db.name}.pool, or leave it out"
         )
 
 
