@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rowlock.errors import RowlockError, StartRefused
@@ -81,9 +80,7 @@ def _of_databases(databases: Mapping[str, Database]) -> Iterator[str]:
         url = db.url
         if url.database in (None, "", ":memory:"):  # nothing to tell them apart by
             continue
-        sqlite = url.get_backend_name() == "sqlite"
-        place = str(Path(str(url.database)).resolve()) if sqlite else url.database
-        identity = (url.get_backend_name(), url.host, url.port, place, tuple(sorted(url.query.items())))
+        identity = (url.get_backend_name(), url.host, url.port, url.database, tuple(sorted(url.query.items())))
         first = seen.setdefault(identity, name)
         if first != name:
             yield f"databases {first!r} and {name!r} have URLs of one database (J5); give one name to one database"
