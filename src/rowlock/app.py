@@ -13,7 +13,7 @@ from rowlock import findings
 from rowlock.binding import Async, Binding, Sync, async_connection, sync_connection
 from rowlock.collecting import groups_of
 from rowlock.databases import Configured, Target
-from rowlock.errors import DeclarationError, NotBuiltYet
+from rowlock.errors import DeclarationError, KitError, NotBuiltYet
 from rowlock.findings import Finding
 from rowlock.hooks import HookDecorators
 from rowlock.model.durations import whole_ms
@@ -57,6 +57,7 @@ class App(HookDecorators):
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._queues = Queues()
         self._lock = threading.Lock()
+        self._under_test = False
         self.records = Records(self._configured.one)
         self._own = Jobs()
         self.include(self._own, *groups_of(include))
@@ -236,6 +237,7 @@ class App(HookDecorators):
 
         `queues` are served, None for all. In `api` mode it does nothing (M3). Raises what a start refuses.
         """
+        self._refuse_under_test("app.worker()")
         if self._settings.runtime.mode == "api":
             yield
             return
@@ -245,6 +247,7 @@ class App(HookDecorators):
     @contextmanager
     def worker_thread(self, *, queues: Collection[str] | None = None) -> Generator[None]:
         """Work on a thread beside the program: `with app.worker_thread():`; otherwise as `worker`."""
+        self._refuse_under_test("app.worker_thread()")
         if self._settings.runtime.mode == "api":
             yield
             return
@@ -253,7 +256,13 @@ class App(HookDecorators):
 
     @asynccontextmanager
     async def lifespan(self, _asgi: object = None) -> AsyncGenerator[None]:
-        """An ASGI application's lifespan with a worker in it: `FastAPI(lifespan=app.lifespan)`. Closes at the end."""
+        """An ASGI application's lifespan with a worker in it: `FastAPI(lifespan=app.lifespan)`. Closes at the end.
+
+        In a test case it has no worker, and closes nothing: the case runs what is due when the test says so (X1).
+        """
+        if self._under_test:
+            yield
+            return
         try:
             async with self.worker():
                 yield
@@ -268,16 +277,26 @@ class App(HookDecorators):
         """`{status, loops: {name: {beat, error}}}` of this application's workers in this process (H1)."""
         return serve.health(self)
 
+    # --- for the test kit ---------------------------------------------------------------------------------
+
+    @property
+    def _database_names(self) -> tuple[str, ...]:
+        return self._configured.names
+
     @contextmanager
-    def _swap(
-        self, databases: Mapping[str, Database], settings: Settings | None = None
-    ) -> Generator[Mapping[str, Database]]:
-        """For the test kit: other databases (and settings) within the block, which gets the configured ones."""
-        old = self._configured.swap(databases)
-        was = self._settings
-        self._settings = settings or was
+    def _swap(self, databases: Mapping[str, Database], settings: Settings) -> Generator[None]:
+        """Other databases and settings within the block, and no worker."""
+        old, was = self._configured.swap(databases), self._settings
+        self._settings, self._under_test = settings, True
         try:
-            yield old or {}
+            yield
         finally:
-            self._settings = was
+            self._settings, self._under_test = was, False
             self._configured.swap(old)
+
+    def _refuse_under_test(self, what: str) -> None:
+        if self._under_test:
+            raise KitError(
+                f"{what} is refused while a test case has this application: a case has no serve() and no worker, it "
+                f"runs due records with drain(), or await adrain(), on a clock that stands still (X1)"
+            )

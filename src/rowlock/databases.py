@@ -41,6 +41,11 @@ class Configured:
                 self._made = self._make()
             return self._made
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, without looking up what a URL refers to."""
+        return (*self._targets, *(name for name in self._settings.database if name not in self._targets))
+
     def one(self, name: str | None) -> Database:
         """The database of this name; without one the only one there is, or the one named "default"."""
         databases = self.databases
@@ -68,8 +73,7 @@ class Configured:
             await db.aclose()
 
     def _make(self) -> Mapping[str, Database]:
-        names = [*self._targets, *(name for name in self._settings.database if name not in self._targets)]
-        return MappingProxyType({name: self._database(name) for name in names})
+        return MappingProxyType({name: self._database(name) for name in self.names})
 
     def _database(self, name: str) -> Database:
         configured = self._settings.database.get(name) or DatabaseSettings()
