@@ -284,12 +284,12 @@ class App(HookDecorators):
         return self._configured.names
 
     @contextmanager
-    def _swap(self, databases: Mapping[str, Database], settings: Settings) -> Generator[None]:
-        """Other databases and settings within the block, and no worker."""
+    def _swap(self, databases: Mapping[str, Database], settings: Settings) -> Generator[Mapping[str, Database] | None]:
+        """Other databases and settings within the block, and no worker; answers the configured ones, if made yet."""
         old, was = self._configured.swap(databases), self._settings
         self._settings, self._under_test = settings, True
         try:
-            yield
+            yield old
         finally:
             self._settings, self._under_test = was, False
             self._configured.swap(old)

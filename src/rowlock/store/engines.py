@@ -92,6 +92,9 @@ def _listen(engine: Engine, db: Database) -> None:
             db.dialect.on_connect(cursor, wait_ms=db.wait_ms)
         finally:
             cursor.close()
+        # Of a user's engine the connection is not in autocommit mode yet: this began a transaction, in which the mode
+        # can not be changed, and whose rollback would undo the settings.
+        dbapi_connection.commit()
 
     def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         used = record.info.get("rowlock_used")

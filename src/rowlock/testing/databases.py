@@ -95,6 +95,8 @@ class ConnectionDatabase(Database):
         if self.dialect.one_writer and not raw.in_transaction:
             # Its driver begins only before a row is written, and a savepoint without that is a transaction.
             connection.exec_driver_sql("BEGIN")
+        # A pooled connection remembers whose tables it saw, and those of an earlier case are rolled back (E3).
+        connection.info.pop("rowlock_installation", None)
         self._case = connection.begin_nested()
         try:
             self._prepare(raw)
@@ -144,6 +146,8 @@ class ConnectionDatabase(Database):
 
     def finish(self) -> None:
         """Undoes the case."""
+        if not self._conn.closed:
+            self._conn.info.pop("rowlock_installation", None)
         if self._case.is_active:  # else the test ended the whole transaction
             self._case.rollback()
 
