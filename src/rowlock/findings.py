@@ -12,6 +12,7 @@ from rowlock.model.job import Job
 from rowlock.model.site import Site
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import lease_of
+from rowlock.runtime.start import refuse_small_pool
 from rowlock.store.database import Database
 
 
@@ -34,7 +35,7 @@ def findings(app: Program, site: Site) -> list[Finding]:
         databases = app.databases
     except RowlockError as exc:  # a referred secret that is not there, a URL that is none
         return [*found, Finding(site.file, site.line, "settings", str(exc))]
-    found += [Finding(site.file, site.line, "database", message) for message in _of_databases(databases)]
+    found += [Finding(site.file, site.line, code, message) for code, message in _of_databases(databases)]
     for name, job in app.jobs.items():
         if name == job.name:
             found += [Finding(job.file, job.line, code, message) for code, message in _of_job(app, job, databases)]
@@ -73,17 +74,24 @@ def _of_queues(app: Program) -> Iterator[str]:
             )
 
 
-def _of_databases(databases: Mapping[str, Database]) -> Iterator[str]:
+def _of_databases(databases: Mapping[str, Database]) -> Iterator[tuple[str, str]]:
     """Two names whose URLs are one. What only the databases can tell is found at start, by installation (J5)."""
     seen: dict[object, str] = {}
     for name, db in databases.items():
+        try:
+            refuse_small_pool(db)
+        except StartRefused as exc:
+            yield "pool", str(exc)
         url = db.url
         if url.database in (None, "", ":memory:"):  # nothing to tell them apart by
             continue
         identity = (url.get_backend_name(), url.host, url.port, url.database, tuple(sorted(url.query.items())))
         first = seen.setdefault(identity, name)
         if first != name:
-            yield f"databases {first!r} and {name!r} have URLs of one database (J5); give one name to one database"
+            yield (
+                "database",
+                f"databases {first!r} and {name!r} have URLs of one database (J5); give one name to one database",
+            )
 
 
 def _of_job(app: Program, job: Job[Any, Any], databases: Mapping[str, Database]) -> Iterator[tuple[str, str]]:

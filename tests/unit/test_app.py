@@ -256,6 +256,14 @@ def test_everything_wrong_is_said_at_once() -> None:
     assert codes == {("queue", "test_app.py"), ("database", "test_app.py"), ("lease", "test_app.py")}
 
 
+def test_a_pool_that_is_too_small_is_refused_with_the_arithmetic() -> None:
+    # contract: C8 J5
+    app = App("sqlite:///a.db", settings={"database": {"default": {"pool": 1}}})
+    with pytest.raises(StartRefused, match=r"database 'default': pool=1 is too small \(C8\): .*= 2"):
+        app.validate()
+    assert [finding.code for finding in app.findings() if finding.code != "not-included"] == ["pool"]
+
+
 def test_a_secret_that_is_not_there_is_a_finding() -> None:
     # contract: J5 M1
     app = App(settings={"database": {"default": {"url": {"env": "ROWLOCK_NOT_SET"}}}})

@@ -33,7 +33,7 @@ async def prepare(
     worker = new(app, queues=queues)
     databases = list(app.databases.values())
     for db in databases:
-        _refuse_small_pool(db)
+        refuse_small_pool(db)
     installations: dict[str, str] = {}
     for db in databases:
         installation = await _waited_for(db, automatic=_auto_migrate(app, db.name), wait=wait)
@@ -79,7 +79,8 @@ def _auto_migrate(app: Program, name: str) -> bool:
     return True if configured is None else configured.auto_migrate
 
 
-def _refuse_small_pool(db: Database) -> None:
+def refuse_small_pool(db: Database) -> None:
+    """Raises StartRefused, with the arithmetic, for a pool that a worker would wait in for itself (C8)."""
     if db.pool is not None and db.pool < PER_DATABASE:
         raise StartRefused(
             f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs 0 for its slots, since the lease "
