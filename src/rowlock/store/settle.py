@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Settlement, State
 from rowlock.model.table import QueueShape
+from rowlock.store.dialects.base import Dialect
 from rowlock.store.renew import standing
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _write(
 ) -> set[int]:
     kinds: dict[str, list[Settlement]] = {}
     for settlement in settlements:
-        kinds.setdefault(_assignments(db, shape, settlement), []).append(settlement)
+        kinds.setdefault(_assignments(db.dialect, shape, _kind(settlement)), []).append(settlement)
     if len(kinds) > 1 and db.dialect.one_writer:
         with db.transaction(conn):  # one commit for all kinds: commits are the limit there
             return _write_kinds(conn, db, shape, kinds, wait=wait)
@@ -95,29 +97,51 @@ def _values(db: Database, settlement: Settlement) -> dict[str, Any]:
     }
 
 
-def _assignments(db: Database, shape: QueueShape, settlement: Settlement) -> str:
-    """The SET clause of a kind of outcome. It has no values of a record, so that one statement serves all."""
-    q, c = db.dialect.quoted, shape.column
-    parts = [f"{q(c('state'))} = '{settlement.state}'", f"{q(c('lease'))} = NULL"]
-    if settlement.state is State.SUCCEEDED:
+class _Kind(NamedTuple):
+    """What the SET clause of a settlement depends on. It has no values of a record, so one statement serves many."""
+
+    state: State
+    refund: bool
+    handed_back: bool
+    tells_error: bool
+    at: bool
+    delay: bool
+
+
+def _kind(settlement: Settlement) -> _Kind:
+    s = settlement
+    return _Kind(
+        s.state,
+        s.refund,
+        s.handed_back,
+        not s.handed_back and s.outcome != "snooze",
+        s.at is not None,
+        s.delay_ms is not None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _assignments(dialect: Dialect, shape: QueueShape, kind: _Kind) -> str:
+    q, c = dialect.quoted, shape.column
+    parts = [f"{q(c('state'))} = '{kind.state}'", f"{q(c('lease'))} = NULL"]
+    if kind.state is State.SUCCEEDED:
         parts += [f"{q(c(role))} = NULL" for role in ("error_category", "error_class", "error_summary")]
-    elif not settlement.handed_back and settlement.outcome != "snooze":
+    elif kind.tells_error:
         named = (("error_category", "category"), ("error_class", "klass"), ("error_summary", "summary"))
         parts += [f"{q(c(role))} = {{{value}}}" for role, value in named]
-    if settlement.refund:
-        parts += _refund(db, shape, handed_back=settlement.handed_back)
-    if settlement.state is not State.PENDING:
+    if kind.refund:
+        parts += _refund(dialect, shape, handed_back=kind.handed_back)
+    if kind.state is not State.PENDING:
         parts.append(f"{q(c('finished_at'))} = {{now}}")
-    elif settlement.at is not None:
-        later = "CASE WHEN {at} > {now} THEN {at} ELSE {now} END"
-        parts.append(f"{q(c('run_at'))} = {later}")
-    elif settlement.delay_ms is not None:
-        parts.append(f"{q(c('run_at'))} = {db.dialect.plus_ms('{now}', '{delay_ms}')}")
+    elif kind.at:
+        parts.append(f"{q(c('run_at'))} = CASE WHEN {{at}} > {{now}} THEN {{at}} ELSE {{now}} END")
+    elif kind.delay:
+        parts.append(f"{q(c('run_at'))} = {dialect.plus_ms('{now}', '{delay_ms}')}")
     return ", ".join(parts)
 
 
-def _refund(db: Database, shape: QueueShape, *, handed_back: bool) -> list[str]:
-    attempt, times = db.dialect.quoted(shape.column("attempt")), db.dialect.quoted(shape.column("handed_back"))
+def _refund(dialect: Dialect, shape: QueueShape, *, handed_back: bool) -> list[str]:
+    attempt, times = dialect.quoted(shape.column("attempt")), dialect.quoted(shape.column("handed_back"))
     if not handed_back:
         return [f"{attempt} = {attempt} - 1"]
     # In this order: MySQL's assignments see the values that earlier ones made.
