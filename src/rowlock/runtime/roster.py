@@ -15,6 +15,7 @@ from rowlock.model.table import JOBS
 from rowlock.runtime.program import Program
 from rowlock.store.database import Database
 from rowlock.store.dialects.base import Branch, Source
+from rowlock.store.programs import Pair
 
 # What a lease has above the timeout on a database whose writers wait for each other (L5).
 COVER = timedelta(seconds=10)
@@ -82,6 +83,14 @@ class Roster:
                     self.plans[name, fingerprint] = Plan(job, fingerprint, lease, job.backoff or backoff, overrun_s)
                     branches.append(Branch(name, fingerprint, round(lease.total_seconds() * 1000)))
         self.branches = tuple(branches)
+        self.pairs = {
+            Pair(name, fingerprint)
+            for job in app.jobs.values()
+            if job.database == db.name
+            for name in job.names
+            for fingerprint in job.fingerprints
+        }
+        """What this program knows, also of jobs whose handlers live elsewhere (J8)."""
         # Where a handler's writes block renewal, a record whose stored timeout outlasts its lease is not run (S4, L5).
         self.covered = db.dialect.one_writer
 

@@ -18,6 +18,7 @@ from rowlock.runtime.pipeline import Pipeline
 from rowlock.runtime.pool import Threads
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import Roster, queues_of, slots_of
+from rowlock.store.programs import block_unknown
 
 # After the time for finishing: so long cancelled handlers have for their own cleaning up (M6),
 CUT_OFF_S = 1.0
@@ -202,6 +203,7 @@ class Worker:
         claimed = 0
         for pipeline in self._pipelines:
             await pipeline.rescuer.run_once()
+            await pipeline.db.arun(block_unknown, pipeline.roster.pairs, self._app.settings.job.unknown_ms)
             for claimer in pipeline.claimers:
                 if claimed >= limit:
                     break

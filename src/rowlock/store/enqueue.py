@@ -20,6 +20,7 @@ from rowlock.errors import EnqueueBusy, TransactionConflict, WrongDatabase
 from rowlock.model.outcome import State
 from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.store import migrations
+from rowlock.store.dialects import dialect_for
 from rowlock.store.dialects.base import Row
 from rowlock.store.failures import not_migrated, where
 
@@ -95,13 +96,20 @@ def check_same(conn: Connection, db: Database, installation: str) -> None:
     """Refuses a connection to another database than `db`, by the installation's id, not by a URL (E3)."""
     db.installation = installation
     theirs = conn.info.get("rowlock_installation")
-    if theirs is None:
+    if not _same_kind(conn, db):  # its tables could not even be looked for
+        theirs = "of another kind"
+    elif theirs is None:
         theirs = conn.info["rowlock_installation"] = migrations.verify(conn, db)
     if theirs != installation:
         raise WrongDatabase(
             f"the connection leads to another database than {db.name!r} ({where(db)}), where this job's records are "
             f"(E3); nothing was written: pass a connection to that database, or none"
         )
+
+
+def _same_kind(conn: Connection, db: Database) -> bool:
+    kinds = type(dialect_for(conn.engine.url)), type(db.dialect)
+    return issubclass(*kinds) or issubclass(*reversed(kinds))  # a MariaDB server answers to mysql:// as well
 
 
 def _outside(conn: Connection, db: Database, batch: _Batch) -> list[tuple[str, int, str]]:
