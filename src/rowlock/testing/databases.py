@@ -89,10 +89,14 @@ class ConnectionDatabase(Database):
         super().__init__(name, connection.engine, clock=clock)
         self._conn = connection
         self._turn = threading.RLock()
-        if connection.get_isolation_level() == "AUTOCOMMIT":
-            raise KitError("the connection is in autocommit mode, so it has no transaction to roll back (X1)")
+        if not connection.in_transaction():
+            connection.begin()
         raw: Any = connection.connection.dbapi_connection
-        if self.dialect.one_writer and not raw.in_transaction:
+        begun = getattr(raw, "in_transaction", False)
+        # A SQLite driver in autocommit mode is fine if SQLAlchemy's event says BEGIN in its place.
+        if connection.dialect.detect_autocommit_setting(raw) and not begun:
+            raise KitError("the connection is in autocommit mode, so it has no transaction to roll back (X1)")
+        if self.dialect.one_writer and not begun:
             # Its driver begins only before a row is written, and a savepoint without that is a transaction.
             connection.exec_driver_sql("BEGIN")
         # A pooled connection remembers whose tables it saw, and those of an earlier case are rolled back (E3).
