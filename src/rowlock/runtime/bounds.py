@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Statements that wait for no row take milliseconds; a server that accepts and never answers takes for ever.
-PATIENCE_S = 30.0
 
-
-async def bounded(db: Database, statement: Coroutine[Any, Any, T], seconds: float = PATIENCE_S) -> T:
+async def bounded(db: Database, statement: Coroutine[Any, Any, T], seconds: float) -> T:
     """The statement's result, or TimeoutError after `seconds`: the connection is then closed, not reused (C8).
 
     A database that is a file has no network that swallows an answer, and bounds its own waits: there the statement is

@@ -70,7 +70,7 @@ class Claimer:
         while not self.floor.draining:
             free = self.slots - len(self.running)
             if free <= 0 or self.settler.backlog >= self._backlog:
-                self._guard.beat.ok()
+                self._guard.rests()
                 await self._room()
                 continue
             try:
@@ -91,13 +91,13 @@ class Claimer:
         An idle round is one read (K3); `sure` claims without looking.
         """
         if not sure:
-            seen = await bounded(self.db, self.db.aread(look, self._source))
+            seen = await bounded(self.db, self.db.aread(look, self._source), self._guard.patience_s)
             if not seen.due:
                 return 0, min(self._poll_s, max(seen.wait, 0.001)) if seen.wait is not None else self._poll_s
             if self.floor.draining:
                 return 0, 0.0
         sent = monotonic()
-        records = await bounded(self.db, self.db.arun(claim, self._source, limit))
+        records = await bounded(self.db, self.db.arun(claim, self._source, limit), self._guard.patience_s)
         if not records:
             return 0, self._poll_s
         return (len(records), 0.0) if self.hand_over(records, sent) else (0, self._poll_s)

@@ -58,8 +58,8 @@ class Kept:
 
     # --- one round ----------------------------------------------------------------------------------------
 
-    async def tick(self) -> None:
-        """Renews what is due, verifies the rest, and tells whose lease ended."""
+    async def tick(self) -> bool:
+        """Renews what is due, verifies the rest, and tells whose lease ended. False if there was nothing to ask."""
         faults.hit("keeper")
         now = monotonic()
         due: list[Attempt] = []
@@ -83,6 +83,7 @@ class Kept:
             pairs = [(hold.id, hold.token) for hold in batch]
             gone = await self._bounded(batch, self.db.aread(verify_holds, JOBS, pairs))
             self._lost_of(batch, gone)
+        return bool(due or rest)
 
     def _batches(self, holds: Sequence[Attempt]) -> Iterable[Sequence[Attempt]]:
         most = self.db.dialect.max_batch
@@ -198,12 +199,12 @@ class Keeper:
         while True:
             pause = kept.pace_s
             try:
-                await kept.tick()
+                asked = await kept.tick()
             except DATABASE_FAILURES as error:
                 # Tried again as long as leases last, so never much later than the next round would be.
                 pause = min(kept.guard.failed(error), max(pause, 0.1))
             else:
-                kept.guard.worked(pause)
+                (kept.guard.worked if asked else kept.guard.rests)(pause)
             await asyncio.sleep(pause)
 
     async def _watch(self, watch: LoopWatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -21,6 +22,9 @@ DATABASE_FAILURES = (SQLAlchemyError, DatabaseError, OSError, TimeoutError)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+# Statements that wait for no row take milliseconds; a server that accepts and never answers takes for ever.
+FIRST_PATIENCE_S = 10.0
+LONGEST_PATIENCE_S = 60.0
 
 
 class Pauses:
@@ -53,6 +57,10 @@ class Outage:
         self._events = events
         self._failing: set[str] = set()
         self._lock = threading.Lock()
+        self.said = False
+        """Whether the outage has been logged, and its end has not."""
+        self.on_sign: Callable[[], None] = lambda: None
+        """Called when one loop's statement went well while others wait in their pauses. Also on the keeper's thread."""
 
     def is_passing(self, error: BaseException) -> bool:
         """A deadlock, or a wait for a lock that ended at its bound: tried again, and nothing to talk about."""
@@ -62,56 +70,70 @@ class Outage:
     def begun(self, service: str, error: BaseException) -> None:
         """The service can not work."""
         with self._lock:
-            first = not self._failing
             self._failing.add(service)
+            first, self.said = not self.said, True
         if first:
             log.warning(
-                "database %r fails (%s: %s); retrying, with pauses of at most %g s", self._db.name, service,
-                brief(error), LONGEST_PAUSE_S,
-            )  # fmt: skip
-            if self._events.wanted("outage"):
-                self._events.tell(Event("outage", outcome="begun"))
+                "database %r fails (%s: %s); retrying, with pauses of at most %g s",
+                *(self._db.name, service, brief(error), LONGEST_PAUSE_S),
+            )
+            self._tell("begun")
 
-    def over(self, service: str) -> None:
-        """The service works again."""
+    def worked(self, service: str) -> None:
+        """The service's statement went well: the others may try again, and the outage is over when none fails."""
         with self._lock:
-            if service not in self._failing:
-                return
             self._failing.discard(service)
-            last = not self._failing
+            last = self.said and not self._failing
+            if last:
+                self.said = False
         if last:
             log.warning("database %r works again", self._db.name)
-            if self._events.wanted("outage"):
-                self._events.tell(Event("outage", outcome="over"))
+            self._tell("over")
+        else:
+            self.on_sign()
 
     def withdraw(self, service: str) -> None:
-        """The service has stopped, whatever the database does."""
+        """The service has nothing to do any more, whatever the database does."""
         with self._lock:
             self._failing.discard(service)
+
+    def _tell(self, outcome: str) -> None:
+        if self._events.wanted("outage"):
+            self._events.tell(Event("outage", outcome=outcome))
 
 
 class Guard:
-    """One loop's share: its pauses, its beat, and its word in the outage of its database."""
+    """One loop's share: its pauses, its patience, its beat, and its word in the outage of its database."""
 
     def __init__(self, service: str, outage: Outage, beat: Beat) -> None:
         self.service = service
         self.outage = outage
         self.beat = beat
+        self.patience_s = FIRST_PATIENCE_S
+        """How long a statement may take. Twice as long after one that took longer: a slow server is not a dead one."""
         self._pauses = Pauses()
         self._failing = False
 
     def worked(self, within: float = float("inf")) -> None:
-        """The loop's work went well; the next is due `within` seconds."""
+        """The database did what the loop asked for; the next is due `within` seconds."""
         self.beat.ok(within)
-        if self._failing:
+        if self._failing or self.outage.said:
             self._failing = False
             self._pauses.reset()
-            self.outage.over(self.service)
+            self.patience_s = FIRST_PATIENCE_S
+            self.outage.worked(self.service)
+
+    def rests(self, within: float = float("inf")) -> None:
+        """The loop lives, and has nothing to ask the database for."""
+        self.beat.ok(within)
+        self.ended()
 
     def failed(self, error: BaseException) -> float:
         """The loop's work failed; answers how many seconds to pause."""
         self._failing = True
         self.beat.failed(error)
+        if isinstance(error, TimeoutError):
+            self.patience_s = min(LONGEST_PATIENCE_S, self.patience_s * 2)
         if not self.outage.is_passing(error):
             self.outage.begun(self.service, error)
         return self._pauses.next()

@@ -45,6 +45,7 @@ class Pipeline:
             for queue, number in slots.items()
         ]  # fmt: skip
         self.settler.on_room = self._room
+        self._outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
         self._settling: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
         self.claiming: list[asyncio.Task[None]] = []

@@ -44,8 +44,9 @@ class Rescuer:
 
     async def run_once(self) -> int:
         """One bounded batch of each step; answers the larger count, which is `MOST` while there may be more."""
-        rescued = await bounded(self._db, self._db.arun(rescue, JOBS, MOST))
-        buried = await bounded(self._db, self._db.arun(bury, JOBS, MOST))
+        patience_s = self._guard.patience_s
+        rescued = await bounded(self._db, self._db.arun(rescue, JOBS, MOST), patience_s)
+        buried = await bounded(self._db, self._db.arun(bury, JOBS, MOST), patience_s)
         if rescued:
             log.warning(
                 "database %r: %d records of workers that are gone were found, their leases expired (L7)",

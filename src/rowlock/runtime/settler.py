@@ -98,7 +98,7 @@ class Settler:
         while True:
             if not self._waiting:
                 self._work.clear()
-                self._guard.beat.ok()
+                self._guard.rests()
                 await self._work.wait()
             try:
                 await self._settle_batch()
@@ -124,7 +124,8 @@ class Settler:
         try:
             faults.hit("settling")
             settlements = [entry.settlement for entry in batch]
-            verdicts = await bounded(self._db, self._db.arun(settle, JOBS, settlements, repeated=repeated))
+            statement = self._db.arun(settle, JOBS, settlements, repeated=repeated)
+            verdicts = await bounded(self._db, statement, self._guard.patience_s)
         except BaseException:
             # Whatever it was, the answer is unknown: the next try recognises its own effect (L1). Behind the others,
             # in smaller batches: if one of them is the cause, the rest get past it.
