@@ -16,6 +16,7 @@ from rowlock.model.table import QueueShape
 from rowlock.store.dialects import scan
 from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects.base import (
+    PARAMETERS,
     Claimed,
     Dialect,
     Inserted,
@@ -140,10 +141,18 @@ class SQLite(Dialect):
 
     @staticmethod
     def _take(conn: Connection, source: Source, rows: list[Any], now: datetime) -> list[Claimed]:
-        leases = lease_of(source)
-        ends = {job: sql.to_text(now + timedelta(milliseconds=lease)) for job, lease in leases.items()}
+        leases, nonce = lease_of(source), secrets.token_hex(12)
+        by_lease: dict[int, list[int]] = {}
+        for row in rows:
+            by_lease.setdefault(leases[row[1]], []).append(row[0])
         claimed_at = sql.to_text(now)
-        claimed = [
+        for lease_ms, ids in by_lease.items():
+            # One statement, its tokens computed there: each row that goes through Python costs a turn of the GIL.
+            conn.exec_driver_sql(
+                sql.take(source.table, ids),
+                (nonce, sql.to_text(now + timedelta(milliseconds=lease_ms)), source.claimed_by, claimed_at),
+            )
+        return [
             Claimed._make(
                 (
                     *row[:4],
@@ -151,16 +160,12 @@ class SQLite(Dialect):
                     *row[5:8],
                     row[8] + 1,
                     *row[9:12],
-                    secrets.token_hex(16),
+                    f"{nonce}{row[0]:x}",
                     leases[row[1]],
                 )
             )
             for row in rows
         ]
-        conn.exec_driver_sql(
-            sql.take(source.table), [(c.token, ends[c.job], source.claimed_by, claimed_at, c.id) for c in claimed]
-        )
-        return claimed
 
     def fenced_update(
         self,
@@ -174,13 +179,22 @@ class SQLite(Dialect):
     ) -> set[int]:
         with db.transaction(conn):
             now = db.now_params()["rl_now"]
-            wanted = {record["id"]: record["token"] for record in records}
-            rows = conn.execute(text(sql.holding(shape).replace("{ids}", self.in_ids(list(wanted)))), {"rl_now": now})
-            held = {row[0] for row in rows if wanted[row[0]] == row[1]}
-            updates = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
-            if updates:
-                conn.exec_driver_sql(sql.fenced(shape, assignments), updates)
+            held = self._held(conn, shape, records, now)
+            own = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
+            if not own:
+                return held
+            names = [name for name in PARAMETERS if f"{{{name}}}" in assignments]
+            if all(record[name] == own[0][name] for record in own[1:] for name in names):
+                conn.exec_driver_sql(sql.fenced(shape, assignments, own), own[0] | sql.tokens(own))
+            else:
+                conn.exec_driver_sql(sql.fenced_each(shape, assignments), own)
             return held
+
+    @staticmethod
+    def _held(conn: Connection, shape: QueueShape, records: Sequence[Mapping[str, Any]], now: str) -> set[int]:
+        statement = sql.holding(shape, records)
+        ids = conn.exec_driver_sql(statement, {"rl_now": now} | sql.tokens(records)).scalar_one()
+        return set() if ids is None else set(map(int, ids.split(",")))
 
     def quoted(self, name: str) -> str:
         return sql.quoted(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -68,33 +69,58 @@ def candidates(shape: QueueShape) -> Any:
     )
 
 
-@lru_cache(maxsize=32)
-def take(shape: QueueShape) -> str:
+def take(shape: QueueShape, ids: Sequence[int]) -> str:
+    """Makes due rows running. A row's token is the claim's nonce and its id."""
     c = shape.column
     return (
         f"UPDATE {quoted(shape.table)} SET {quoted(c('state'))} = 'running',"
-        f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1, {quoted(c('token'))} = ?, {quoted(c('lease'))} = ?,"
-        f" {quoted(c('claimed_by'))} = ?, {quoted(c('claimed_at'))} = ? WHERE {quoted(c('id'))} = ?"
+        f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1,"
+        f" {quoted(c('token'))} = ? || printf('%x', {quoted(c('id'))}), {quoted(c('lease'))} = ?,"
+        f" {quoted(c('claimed_by'))} = ?, {quoted(c('claimed_at'))} = ?"
+        f" WHERE {quoted(c('id'))} IN ({','.join(map(str, ids))})"
     )
 
 
-@lru_cache(maxsize=32)
-def holding(shape: QueueShape) -> str:
+def tokens(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The parameters of `_owned`."""
+    return {f"token{n}": record["token"] for n, record in enumerate(records)}
+
+
+def _owned(shape: QueueShape, records: Sequence[Mapping[str, Any]]) -> str:
+    """The condition that a row is held by its pair of id and token, with an unexpired lease (L1)."""
     c = shape.column
+    ids = ",".join(str(record["id"]) for record in records)
+    pairs = ",".join(f"({record['id']},:token{n})" for n, record in enumerate(records))
     return (
-        f"SELECT {quoted(c('id'))}, {quoted(c('token'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {{ids}}"
+        f"{quoted(c('id'))} IN ({ids}) AND ({quoted(c('id'))}, {quoted(c('token'))}) IN (VALUES {pairs})"
         f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
     )
 
 
-@lru_cache(maxsize=64)
-def fenced(shape: QueueShape, assignments: str) -> str:
-    c = shape.column
-    changes = re.sub(r"\{(\w+)\}", lambda match: ":rl_now" if match[1] == "now" else f":{match[1]}", assignments)
+def holding(shape: QueueShape, records: Sequence[Mapping[str, Any]]) -> str:
+    """The ids that are held, in one value: a row each would cost a turn of the GIL each."""
     return (
-        f"UPDATE {quoted(shape.table)} AS t SET {changes} WHERE {quoted(c('id'))} = :id"
+        f"SELECT group_concat({quoted(shape.column('id'))}) FROM {quoted(shape.table)} WHERE {_owned(shape, records)}"
+    )
+
+
+def fenced(shape: QueueShape, assignments: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """The update of records whose values are all the same."""
+    return f"UPDATE {quoted(shape.table)} AS t SET {_changes(assignments)} WHERE {_owned(shape, records)}"
+
+
+def fenced_each(shape: QueueShape, assignments: str) -> str:
+    """The update of one record, for values that differ."""
+    c = shape.column
+    return (
+        f"UPDATE {quoted(shape.table)} AS t SET {_changes(assignments)} WHERE {quoted(c('id'))} = :id"
         f" AND {quoted(c('token'))} = :token AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
     )
+
+
+@lru_cache(maxsize=64)
+def _changes(assignments: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: ":rl_now" if match[1] == "now" else f":{match[1]}", assignments)
 
 
 _INSERT_TEXT = """
