@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rowlock import App
+from rowlock.testing.plugin import load
+
 NEWSROOM = """
     from rowlock import App
     app = App("postgresql://nowhere:1/production")
@@ -95,22 +98,34 @@ def test_the_application_can_be_given_by_a_fixture(project: Project) -> None:
     assert "1 passed" in printed
 
 
+def test_an_application_that_is_not_named_is_said(project: Project) -> None:
+    # contract: X1, Z1
+    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    printed = project.pytest("def test_it(rowlock_test): ...")
+    assert 'say rowlock_app = "newsroom.main:app"' in printed
+    assert "1 error" in printed
+
+
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("named", "says"),
     [
-        ("", 'say rowlock_app = "newsroom.main:app"'),
-        ("rowlock_app = newsrom:app", "there is no module 'newsrom'"),
-        ("rowlock_app = newsroom.main:app", "there is no module 'newsroom.main'"),
-        ("rowlock_app = newsroom:application", "has no attribute 'application'"),
-        ("rowlock_app = newsroom:not_an_app", "that is a int, not a rowlock.App"),
+        ("newsrom:app", "there is no module 'newsrom'"),
+        ("kit_newsroom.main:app", "there is no module 'kit_newsroom.main'"),
+        ("kit_newsroom:application", "has no attribute 'application'"),
+        ("kit_newsroom:not_an_app", "that is of type int, not a rowlock.App"),
     ],
 )
-def test_an_application_that_is_not_found_is_said(project: Project, setting: str, says: str) -> None:
+def test_an_application_that_is_not_found_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, says: str
+) -> None:
     # contract: X1, Z1
-    project.write("pytest.ini", f"[pytest]\npythonpath = .\n{setting}\n")
-    printed = project.pytest("def test_it(rowlock_test): ...")
-    assert says in printed
-    assert "1 error" in printed
+    (tmp_path / "kit_newsroom.py").write_text(textwrap.dedent(NEWSROOM))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(load("kit_newsroom"), App)
+    assert isinstance(load("kit_newsroom:app"), App)
+    with pytest.raises(pytest.UsageError, match=says) as failure:
+        load(named)
+    assert f"rowlock_app = {named!r}" in str(failure.value)
 
 
 def test_what_an_application_itself_fails_to_import_is_not_hidden(project: Project) -> None:

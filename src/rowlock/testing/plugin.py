@@ -80,7 +80,7 @@ def load(named: str) -> App:
     except AttributeError as error:
         raise pytest.UsageError(f"{wrong}: {error}") from None
     if not isinstance(found, App):
-        raise pytest.UsageError(f"{wrong}: that is a {type(found).__name__}, not a rowlock.App")
+        raise pytest.UsageError(f"{wrong}: that is of type {type(found).__name__}, not a rowlock.App")
     return found
 
 
