@@ -1,0 +1,228 @@
+"""Small pieces of the runtime: threads, outages, supervision, the task factory, events. contract: L4, K2, H1, H2, R4"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rowlock.errors import DatabaseUnavailable
+from rowlock.hooks import Hooks
+from rowlock.runtime import faults, isolate
+from rowlock.runtime.describe import brief
+from rowlock.runtime.events import Event, Events
+from rowlock.runtime.health import Health
+from rowlock.runtime.outage import LONGEST_PAUSE_S, Guard, Outage, Pauses
+from rowlock.runtime.pool import Threads
+from rowlock.runtime.supervise import supervised
+from support.scripted import ScriptedDatabase
+from support.waiting import wait_until_async
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+class Work:
+    """Waits on its thread until it may go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.seen = ""
+        self.done = False
+
+    def in_thread(self) -> None:
+        self.thread = threading.current_thread()
+        self.seen = variable.get()
+        variable.set("set by another")
+        self.go_on.wait(20)
+
+    def on_loop(self) -> None:
+        assert threading.current_thread() is not self.thread
+        self.done = True
+
+
+async def test_threads_grow_on_demand_are_reused_and_end() -> None:
+    """contract: K1, L4"""
+    threads = Threads(asyncio.get_running_loop(), 3)
+    first = [Work() for _ in range(3)]
+    for work in first:
+        threads.submit(work)
+    await wait_until_async(lambda: all(work.thread for work in first))
+    assert all(work.thread is not None and work.thread.daemon for work in first), "a hung one keeps no process alive"
+    for work in first:
+        work.go_on.set()
+    await wait_until_async(lambda: all(work.done for work in first))
+    again = Work()
+    again.go_on.set()
+    threads.submit(again)
+    await wait_until_async(lambda: again.done)
+    assert again.thread in {work.thread for work in first}
+    assert again.seen == "unset", "what a handler sets in a context variable is gone with it"
+    assert threads.close(5.0)
+
+
+async def test_a_hung_thread_does_not_keep_the_others_from_ending() -> None:
+    """contract: M6"""
+    threads = Threads(asyncio.get_running_loop(), 2)
+    hung, other = Work(), Work()
+    other.go_on.set()
+    for work in (hung, other):
+        threads.submit(work)
+    await wait_until_async(lambda: other.done)
+    assert not threads.close(0.01)
+    hung.go_on.set()
+    assert threads.close(5.0)
+
+
+def test_pauses_grow_to_the_cap() -> None:
+    """contract: K2"""
+    pauses = Pauses()
+    taken = [pauses.next() for _ in range(40)]
+    assert taken[0] <= 0.05
+    assert all(LONGEST_PAUSE_S * 0.8 <= pause <= LONGEST_PAUSE_S for pause in taken[10:])
+    pauses.reset()
+    assert pauses.next() <= 0.05
+
+
+def test_an_outage_is_one_line_and_its_end_another(caplog: pytest.LogCaptureFixture) -> None:
+    """contract: K2"""
+    told = list[Any]()
+    health, events = Health(), Events(Hooks(events={"outage": [told.append]}))
+    outage = Outage(ScriptedDatabase(), events)  # type: ignore[arg-type]
+    claim, settle, keep = (Guard(name, outage, health.beat(name)) for name in ("claim", "settle", "keep"))
+    with caplog.at_level(logging.WARNING, "rowlock"):
+        for _ in range(5):
+            claim.failed(DatabaseUnavailable("database 'default' can not be reached"))
+            settle.failed(OSError("secret"))
+        assert len(caplog.records) == 1
+        assert health.report()["loops"]["claim"]["error"] == "database 'default' can not be reached"
+        keep.rests()  # it lives, and asked nothing: that says nothing of the database
+        settle.rests()
+        assert len(caplog.records) == 1
+        claim.worked()
+        claim.worked()
+    assert [line.getMessage() for line in caplog.records][1:] == ["database 'default' works again"]
+    assert [event.outcome for event in told] == ["begun", "over"]
+    assert "secret" not in caplog.text
+
+
+def test_one_loop_that_works_again_calls_the_others_out_of_their_pauses() -> None:
+    """contract: K2"""
+    calls = list[int]()
+    outage = Outage(ScriptedDatabase(), Events(Hooks()))  # type: ignore[arg-type]
+    outage.on_sign = lambda: calls.append(1)
+    health = Health()
+    claim, settle = (Guard(name, outage, health.beat(name)) for name in ("claim", "settle"))
+    claim.failed(OSError())
+    settle.failed(OSError())
+    settle.worked()
+    assert calls == [1]
+
+
+def test_patience_doubles_for_a_slow_server_and_comes_back() -> None:
+    guard = Guard("claim", Outage(ScriptedDatabase(), Events(Hooks())), Health().beat("claim"))  # type: ignore[arg-type]
+    first = guard.patience_s
+    guard.failed(TimeoutError())
+    assert guard.patience_s == 2 * first
+    guard.worked()
+    assert guard.patience_s == first
+
+
+async def test_a_loop_that_ends_by_a_defect_is_restarted_and_after_five_ends_given_up() -> None:
+    """contract: H1"""
+    health, stuck, ends = Health(), list[str](), list[int]()
+
+    async def body() -> None:
+        ends.append(1)
+        raise SystemExit(len(ends)) if len(ends) % 2 else RuntimeError
+
+    async with asyncio.timeout(20):
+        await supervised(body, health.beat("sweeper"), stuck.append)
+    assert len(ends) == 5
+    assert stuck == ["the loop 'sweeper' ended 5 times within a minute (H1)"]
+
+
+def test_health_says_when_a_loop_is_late_or_fails() -> None:
+    """contract: H1"""
+    health = Health()
+    health.status = "ok"
+    beat = health.beat("claim:default")
+    beat.ok(1.0)
+    assert health.report()["status"] == "ok"
+    beat.late_after = 0.0
+    assert health.report()["status"] == "failing"
+    beat.ok()
+    beat.failed(OSError())
+    assert health.report()["status"] == "failing"
+    assert health.report()["loops"]["claim:default"]["beat"] is not None
+
+
+def test_a_failing_listener_is_logged_once_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """contract: H2"""
+    told = list[Any]()
+
+    def fails(event: Event) -> None:
+        raise SystemExit(event.id)
+
+    events = Events(Hooks(events={"settled": [fails, told.append]}))
+    for n in range(3):
+        events.tell(Event("settled", id=n))
+    assert len(told) == 3
+    assert len(caplog.records) == 1
+
+
+def test_what_is_said_of_a_foreign_error_has_no_text() -> None:
+    """contract: S6"""
+    try:
+        raise ValueError("secret")
+    except ValueError as error:
+        said = brief(error)
+    assert said.startswith("ValueError at ")
+    assert "secret" not in said
+
+
+async def test_the_task_factory_is_chained_counted_and_taken_away() -> None:
+    """contract: R4"""
+    loop = asyncio.get_running_loop()
+    made = list[Any]()
+
+    def theirs(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop.set_task_factory(theirs)
+    isolate.install(loop)
+    isolate.install(loop)
+    await asyncio.create_task(asyncio.sleep(0))
+    assert made[-1].__name__ == "sleep", "outside of an attempt nothing is wrapped"
+    blamed = SimpleNamespace(errors=[])
+    blamed.blame = blamed.errors.append
+    isolate.current.set(blamed)
+
+    async def leaves() -> None:
+        raise SystemExit
+
+    results = await asyncio.gather(asyncio.create_task(leaves()), return_exceptions=True)
+    assert isinstance(results[0], isolate.StrayExit)
+    assert isinstance(blamed.errors[0], SystemExit)
+    isolate.uninstall(loop)
+    assert loop.get_task_factory() is not theirs
+    isolate.uninstall(loop)
+    assert loop.get_task_factory() is theirs
+    loop.set_task_factory(None)
+
+
+def test_a_fault_is_raised_once_and_only_where_it_was_armed() -> None:
+    """contract: X6"""
+    faults.arm("keeper", ValueError("armed"))
+    faults.hit("settling")
+    with pytest.raises(ValueError, match="armed"):
+        faults.hit("keeper")
+    faults.hit("keeper")
+    with pytest.raises(ValueError, match="no fault point"):
+        faults.arm("nowhere", ValueError())
