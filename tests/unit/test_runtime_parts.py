@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import DatabaseUnavailable
 from rowlock.hooks import Hooks
@@ -109,6 +110,23 @@ def test_an_outage_is_one_line_and_its_end_another(caplog: pytest.LogCaptureFixt
     assert [line.getMessage() for line in caplog.records][1:] == ["database 'default' works again"]
     assert [event.outcome for event in told] == ["begun", "over"]
     assert "secret" not in caplog.text
+
+
+def test_a_deadlock_is_nothing_to_talk_about_and_three_in_a_row_are(caplog: pytest.LogCaptureFixture) -> None:
+    """contract: K2"""
+    db = ScriptedDatabase()
+    db.dialect.is_conflict = lambda _error: True
+    health = Health()
+    guard = Guard("claim", Outage(db, Events(Hooks())), health.beat("claim"))  # type: ignore[arg-type]
+    deadlock = DBAPIError("UPDATE", {}, Exception("deadlock"))
+    for _ in range(2):
+        guard.failed(deadlock)
+    guard.worked()
+    guard.failed(deadlock)
+    guard.failed(deadlock)
+    assert caplog.records == []
+    guard.failed(deadlock)
+    assert len(caplog.records) == 1
 
 
 def test_one_loop_that_works_again_calls_the_others_out_of_their_pauses() -> None:

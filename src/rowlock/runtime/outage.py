@@ -22,6 +22,8 @@ DATABASE_FAILURES = (SQLAlchemyError, DatabaseError, OSError, TimeoutError)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+# So many deadlocks or ended lock waits of one loop in a row are an outage all the same: a file that stays locked, say.
+PASSING = 3
 # Statements that wait for no row take milliseconds; a server that accepts and never answers takes for ever.
 FIRST_PATIENCE_S = 10.0
 LONGEST_PATIENCE_S = 60.0
@@ -63,7 +65,7 @@ class Outage:
         """Called when one loop's statement went well while others wait in their pauses. Also on the keeper's thread."""
 
     def is_passing(self, error: BaseException) -> bool:
-        """A deadlock, or a wait for a lock that ended at its bound: tried again, and nothing to talk about."""
+        """A deadlock, or a wait for a lock that ended at its bound: nothing to talk about if the next try works."""
         dialect = self._db.dialect
         return isinstance(error, DBAPIError) and (dialect.is_conflict(error) or dialect.is_lock_timeout(error))
 
@@ -113,10 +115,12 @@ class Guard:
         """How long a statement may take. Twice as long after one that took longer: a slow server is not a dead one."""
         self._pauses = Pauses()
         self._failing = False
+        self._in_a_row = 0
 
     def worked(self, within: float = float("inf")) -> None:
         """The database did what the loop asked for; the next is due `within` seconds."""
         self.beat.ok(within)
+        self._in_a_row = 0
         if self._failing or self.outage.said:
             self._failing = False
             self._pauses.reset()
@@ -134,7 +138,8 @@ class Guard:
         self.beat.failed(error)
         if isinstance(error, TimeoutError):
             self.patience_s = min(LONGEST_PATIENCE_S, self.patience_s * 2)
-        if not self.outage.is_passing(error):
+        self._in_a_row += 1
+        if self._in_a_row >= PASSING or not self.outage.is_passing(error):
             self.outage.begun(self.service, error)
         return self._pauses.next()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import asyncio  # the command listens before it imports what takes long
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 
