@@ -27,7 +27,7 @@ STEPS: tuple[Step, ...] = (STEP_1, STEP_2)
 LEVEL = STEPS[-1].number
 """The schema level that this library makes and needs."""
 
-_META = "CREATE TABLE IF NOT EXISTS rowlock_meta (name varchar(64) NOT NULL PRIMARY KEY, value varchar(255) NOT NULL)"
+_META = "CREATE TABLE rowlock_meta (name varchar(64) NOT NULL PRIMARY KEY, value varchar(255) NOT NULL)"
 
 
 def migrate(conn: Connection, db: Database) -> list[str]:
@@ -49,7 +49,8 @@ def migrate(conn: Connection, db: Database) -> list[str]:
 
 
 def _upgrade(conn: Connection, db: Database) -> list[str]:
-    conn.exec_driver_sql(_META)
+    if not db.dialect.has_table(conn, "rowlock_meta"):  # asked first: IF NOT EXISTS makes a driver warn at each start
+        conn.exec_driver_sql(_META)
     found = _read(conn)
     _refuse_newer(found, db)
     made: list[str] = []
