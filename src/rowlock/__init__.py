@@ -1,52 +1,61 @@
 """Durable jobs in the database you already have: SQLite, PostgreSQL, MySQL, MariaDB."""
 
-from rowlock.app import App
-from rowlock.errors import (
-    ConnectionTypeError,
-    CorruptPayload,
-    DatabaseError,
-    DatabaseUnavailable,
-    DeclarationError,
-    DeclarationTypeError,
-    DirectCall,
-    EncodeError,
-    EncodeTypeError,
-    EnqueueBusy,
-    EnqueueTypeError,
-    EnqueueValueError,
-    FilterError,
-    FilterTypeError,
-    InvalidState,
-    KeyTaken,
-    LeaseLost,
-    MissingDriver,
-    NotBuiltYet,
-    NotFound,
-    NotIncluded,
-    NotMigrated,
-    RowlockError,
-    SafeError,
-    SchemaTooNew,
-    SettingsError,
-    StartRefused,
-    TransactionConflict,
-    UnsupportedDatabase,
-    WrongDatabase,
-)
-from rowlock.findings import Finding
-from rowlock.model.answer import OutcomeError, OutcomeTypeError
-from rowlock.model.backoff import Backoff
-from rowlock.model.context import Context, StopReason
-from rowlock.model.group import Jobs
-from rowlock.model.identity import Id, Secret
-from rowlock.model.job import Job
-from rowlock.model.outcome import Ack, Category, Dead, Drop, Outcome, Retry, Snooze, State
-from rowlock.model.policy import DeclareOptions, JobOptions
-from rowlock.model.request import Enqueued, EnqueueOptions
-from rowlock.model.settings import Settings
-from rowlock.model.table import Lease
-from rowlock.runtime.events import Event
-from rowlock.store.records import Count, Page, Record
+# Names are imported from their modules when they are first asked for: a command line has to listen for signals, and to
+# answer `--help`, before SQLAlchemy is there, which takes half a second (M6).
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rowlock.app import App
+    from rowlock.errors import (
+        ConnectionTypeError,
+        CorruptPayload,
+        DatabaseError,
+        DatabaseUnavailable,
+        DeclarationError,
+        DeclarationTypeError,
+        DirectCall,
+        EncodeError,
+        EncodeTypeError,
+        EnqueueBusy,
+        EnqueueTypeError,
+        EnqueueValueError,
+        FilterError,
+        FilterTypeError,
+        InvalidState,
+        KeyTaken,
+        LeaseLost,
+        MissingDriver,
+        NotBuiltYet,
+        NotFound,
+        NotIncluded,
+        NotMigrated,
+        RowlockError,
+        SafeError,
+        SchemaTooNew,
+        SettingsError,
+        StartRefused,
+        TransactionConflict,
+        UnsupportedDatabase,
+        WrongDatabase,
+    )
+    from rowlock.findings import Finding
+    from rowlock.model.answer import OutcomeError, OutcomeTypeError
+    from rowlock.model.backoff import Backoff
+    from rowlock.model.context import Context, StopReason
+    from rowlock.model.group import Jobs
+    from rowlock.model.identity import Id, Secret
+    from rowlock.model.job import Job
+    from rowlock.model.outcome import Ack, Category, Dead, Drop, Outcome, Retry, Snooze, State
+    from rowlock.model.policy import DeclareOptions, JobOptions
+    from rowlock.model.request import Enqueued, EnqueueOptions
+    from rowlock.model.settings import Settings
+    from rowlock.model.table import Lease
+    from rowlock.runtime.events import Event
+    from rowlock.store.records import Count, Page, Record
 
 __all__ = [
     "Ack",
@@ -109,3 +118,76 @@ __all__ = [
     "UnsupportedDatabase",
     "WrongDatabase",
 ]
+
+_HOMES = {
+    "Ack": "rowlock.model.outcome",
+    "App": "rowlock.app",
+    "Backoff": "rowlock.model.backoff",
+    "Category": "rowlock.model.outcome",
+    "ConnectionTypeError": "rowlock.errors",
+    "Context": "rowlock.model.context",
+    "CorruptPayload": "rowlock.errors",
+    "Count": "rowlock.store.records",
+    "DatabaseError": "rowlock.errors",
+    "DatabaseUnavailable": "rowlock.errors",
+    "Dead": "rowlock.model.outcome",
+    "DeclarationError": "rowlock.errors",
+    "DeclarationTypeError": "rowlock.errors",
+    "DeclareOptions": "rowlock.model.policy",
+    "DirectCall": "rowlock.errors",
+    "Drop": "rowlock.model.outcome",
+    "EncodeError": "rowlock.errors",
+    "EncodeTypeError": "rowlock.errors",
+    "EnqueueBusy": "rowlock.errors",
+    "EnqueueOptions": "rowlock.model.request",
+    "EnqueueTypeError": "rowlock.errors",
+    "EnqueueValueError": "rowlock.errors",
+    "Enqueued": "rowlock.model.request",
+    "Event": "rowlock.runtime.events",
+    "FilterError": "rowlock.errors",
+    "FilterTypeError": "rowlock.errors",
+    "Finding": "rowlock.findings",
+    "Id": "rowlock.model.identity",
+    "InvalidState": "rowlock.errors",
+    "Job": "rowlock.model.job",
+    "JobOptions": "rowlock.model.policy",
+    "Jobs": "rowlock.model.group",
+    "KeyTaken": "rowlock.errors",
+    "Lease": "rowlock.model.table",
+    "LeaseLost": "rowlock.errors",
+    "MissingDriver": "rowlock.errors",
+    "NotBuiltYet": "rowlock.errors",
+    "NotFound": "rowlock.errors",
+    "NotIncluded": "rowlock.errors",
+    "NotMigrated": "rowlock.errors",
+    "Outcome": "rowlock.model.outcome",
+    "OutcomeError": "rowlock.model.answer",
+    "OutcomeTypeError": "rowlock.model.answer",
+    "Page": "rowlock.store.records",
+    "Record": "rowlock.store.records",
+    "Retry": "rowlock.model.outcome",
+    "RowlockError": "rowlock.errors",
+    "SafeError": "rowlock.errors",
+    "SchemaTooNew": "rowlock.errors",
+    "Secret": "rowlock.model.identity",
+    "Settings": "rowlock.model.settings",
+    "SettingsError": "rowlock.errors",
+    "Snooze": "rowlock.model.outcome",
+    "StartRefused": "rowlock.errors",
+    "State": "rowlock.model.outcome",
+    "StopReason": "rowlock.model.context",
+    "TransactionConflict": "rowlock.errors",
+    "UnsupportedDatabase": "rowlock.errors",
+    "WrongDatabase": "rowlock.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

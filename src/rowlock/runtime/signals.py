@@ -43,6 +43,9 @@ class Signals:
     def attach(self, loop: asyncio.AbstractEventLoop, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
         """From now on the first signal calls `at_once` right in the signal handler, and `soon` on the loop."""
         self._loop, self._at_once, self._soon = loop, at_once, soon
+        if self.received:  # it came during the imports, and something swallowed the SystemExit
+            at_once()
+            loop.call_soon(soon)
 
     def finish(self) -> None:
         """The work is over and the exit code is known: a first signal changes nothing any more."""
