@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -61,6 +62,7 @@ class Outage:
         self._lock = threading.Lock()
         self.said = False
         """Whether the outage has been logged, and its end has not."""
+        self.over_since = float("-inf")
         self.on_sign: Callable[[], None] = lambda: None
         """Called when one loop's statement went well while others wait in their pauses. Also on the keeper's thread."""
 
@@ -88,6 +90,7 @@ class Outage:
             last = self.said and not self._failing
             if last:
                 self.said = False
+                self.over_since = monotonic()
         if last:
             log.warning("database %r works again", self._db.name)
             self._tell("over")
@@ -136,10 +139,13 @@ class Guard:
         """The loop's work failed; answers how many seconds to pause."""
         self._failing = True
         self.beat.failed(error)
-        if isinstance(error, TimeoutError):
-            self.patience_s = min(LONGEST_PATIENCE_S, self.patience_s * 2)
         self._in_a_row += 1
-        if self._in_a_row >= PASSING or not self.outage.is_passing(error):
+        passing = self._in_a_row < PASSING and self.outage.is_passing(error)
+        if isinstance(error, TimeoutError):
+            # Sent into a silence that is over: the last of an outage whose end has been said, not a new one.
+            passing = monotonic() - self.patience_s < self.outage.over_since
+            self.patience_s = min(LONGEST_PATIENCE_S, self.patience_s * 2)
+        if not passing:
             self.outage.begun(self.service, error)
         return self._pauses.next()
 
