@@ -6,12 +6,14 @@ longer cover (L7), `bury` sets aside what no claim may take (C5).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Category, State
+from rowlock.model.policy import MAX_ATTEMPTS
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects.base import Branch, Claimed, Source
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from rowlock.store.database import Database
 
 __all__ = ["Branch", "Claimed", "Look", "Rescued", "Source", "bury", "claim", "look", "rescue"]
+
+MOST_PAGES = 50
 
 
 class Look(NamedTuple):
@@ -65,48 +69,55 @@ def rescue(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) 
     cleared, so a late holder can not take its own retry for this.
     """
     c = shape.column
-    condition = f"{_q(db, c('state'))} = 'running' AND {_q(db, c('lease'))} <= "
-    ids = _ids(conn, db, shape, condition + db.dialect.scan_now(db), c("lease"), limit)
-    if not ids:
-        return []
-    with db.transaction(conn):
-        # The clock is read after the rows are held; what was renewed or settled meanwhile is left alone (L2).
-        rows = _lock(conn, db, shape, ids, condition + db.dialect.scan_now(db))
-        back = [row for row in rows if row[3] < row[4]]
-        dead = [row for row in rows if row[3] >= row[4]]
-        _move(conn, db, shape, back, State.PENDING, None)
-        _move(conn, db, shape, dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
-    return _rescued(back, State.PENDING, None) + _rescued(dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
+    condition = f"{_q(db, c('state'))} = 'running' AND {_q(db, c('lease'))} <= {db.dialect.scan_now(db)}"
+    for ids in _pages(conn, db, shape, condition, c("lease"), limit):
+        with db.transaction(conn):
+            # The clock is read after the rows are held; what was renewed or settled meanwhile is left alone (L2).
+            rows = _lock(conn, db, shape, ids, condition)
+            back = [row for row in rows if row[3] < row[4]]
+            dead = [row for row in rows if row[3] >= row[4]]
+            _move(conn, db, shape, back, State.PENDING, None)
+            _move(conn, db, shape, dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
+        if rows:
+            return _rescued(back, State.PENDING, None) + _rescued(dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
+    return []
 
 
 def bury(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) -> list[Rescued]:
     """Sets aside pending records without attempts left: dead, or blocked if their limits make no sense (C5, S4)."""
-    c = shape.column
     condition = db.dialect.exhausted(shape)
-    ids = _ids(conn, db, shape, condition, c("id"), limit)
-    if not ids:
-        return []
-    with db.transaction(conn):
-        rows = _lock(conn, db, shape, ids, condition)
-        invalid = [row for row in rows if not 1 <= row[4] <= 100]
-        dead = [row for row in rows if 1 <= row[4] <= 100]
-        _move(conn, db, shape, invalid, State.BLOCKED, Category.INVALID_POLICY)
-        _move(conn, db, shape, dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
-    return _rescued(invalid, State.BLOCKED, Category.INVALID_POLICY) + _rescued(
-        dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED
-    )
+    for ids in _pages(conn, db, shape, condition, shape.column("id"), limit):
+        with db.transaction(conn):
+            rows = _lock(conn, db, shape, ids, condition)
+            invalid = [row for row in rows if not 1 <= row[4] <= MAX_ATTEMPTS]
+            dead = [row for row in rows if 1 <= row[4] <= MAX_ATTEMPTS]
+            _move(conn, db, shape, invalid, State.BLOCKED, Category.INVALID_POLICY)
+            _move(conn, db, shape, dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED)
+        if rows:
+            return _rescued(invalid, State.BLOCKED, Category.INVALID_POLICY) + _rescued(
+                dead, State.DEAD, Category.ATTEMPTS_EXHAUSTED
+            )
+    return []
 
 
 def _q(db: Database, name: str) -> str:
     return db.dialect.quoted(name)
 
 
-def _ids(conn: Connection, db: Database, shape: QueueShape, condition: str, order: str, limit: int) -> list[int]:
-    statement = text(
-        f"SELECT {_q(db, shape.column('id'))} FROM {_q(db, shape.table)} WHERE {condition}"
-        f" ORDER BY {_q(db, order)} LIMIT {limit}"
-    )
-    return [row[0] for row in conn.execute(statement, db.now_params())]
+def _pages(
+    conn: Connection, db: Database, shape: QueueShape, condition: str, order: str, limit: int
+) -> Iterator[list[int]]:
+    """The ids that match, `limit` at a time. A further page is for when others hold every row of the one before."""
+    for page in range(MOST_PAGES):
+        statement = text(
+            f"SELECT {_q(db, shape.column('id'))} FROM {_q(db, shape.table)} WHERE {condition}"
+            f" ORDER BY {_q(db, order)} LIMIT {limit}" + (f" OFFSET {page * limit}" if page else "")
+        )
+        ids = [row[0] for row in conn.execute(statement, db.now_params())]
+        if ids:
+            yield ids
+        if len(ids) < limit:
+            return
 
 
 def _lock(conn: Connection, db: Database, shape: QueueShape, ids: list[int], condition: str) -> list[Any]:

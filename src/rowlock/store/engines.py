@@ -5,6 +5,7 @@ The application's pool is never used: its traffic could starve claims and renewa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,13 @@ T = TypeVar("T")
 IDLE_BEFORE_CHECK = 5.0
 """Seconds after which a pooled connection is looked at before it is used: balancers drop idle ones in silence."""
 POOL_SIZE, POOL_OVERFLOW = 5, 10
+
+LOGGING_NAME = "rowlock"
+# SQLAlchemy's own log has statements with their parameters and rows: payloads. A program that logs everything must not
+# log those, so Rowlock's engines are quiet unless their logger is asked by name, and never tell parameters (S6).
+_log = logging.getLogger(f"sqlalchemy.engine.Engine.{LOGGING_NAME}")
+if _log.level == logging.NOTSET:
+    _log.setLevel(logging.WARNING)
 
 
 def url_of(target: Target, name: str) -> URL:
@@ -46,13 +54,14 @@ def sync_engine(db: Database) -> Engine:
     """A sync engine in autocommit mode, with a pool of its own."""
     wait_ms = db.wait_ms
     if isinstance(db.target, Engine):
-        given = db.target
-        engine = Engine(given.pool.recreate(), given.dialect, given.url).execution_options(isolation_level="AUTOCOMMIT")
+        engine = _recreated(db.target)
     else:
         url, _ = db.dialect.urls(db.url)
         engine = create_engine(
             url,
             isolation_level="AUTOCOMMIT",
+            logging_name=LOGGING_NAME,
+            hide_parameters=True,
             connect_args=db.dialect.connect_args(is_async=False, wait_ms=wait_ms),
             **_pool(db),
         )
@@ -63,20 +72,23 @@ def sync_engine(db: Database) -> Engine:
 def async_engine(db: Database) -> AsyncEngine:
     """The same for the running loop."""
     if isinstance(db.target, AsyncEngine):
-        given = db.target.sync_engine
-        engine = AsyncEngine(
-            Engine(given.pool.recreate(), given.dialect, given.url).execution_options(isolation_level="AUTOCOMMIT")
-        )
+        engine = AsyncEngine(_recreated(db.target.sync_engine))
     else:
         _, url = db.dialect.urls(db.url)
         engine = create_async_engine(
             url,
             isolation_level="AUTOCOMMIT",
+            logging_name=LOGGING_NAME,
+            hide_parameters=True,
             connect_args=db.dialect.connect_args(is_async=True, wait_ms=db.wait_ms),
             **_pool(db),
         )
     _listen(engine.sync_engine, db)
     return engine
+
+
+def _recreated(given: Engine) -> Engine:
+    return Engine(given.pool.recreate(), given.dialect, given.url, logging_name=LOGGING_NAME, hide_parameters=True)
 
 
 def _pool(db: Database) -> dict[str, Any]:
@@ -87,14 +99,15 @@ def _pool(db: Database) -> dict[str, Any]:
 
 def _listen(engine: Engine, db: Database) -> None:
     def connected(dbapi_connection: Any, _record: Any) -> None:
+        # Of a user's engine the connection is not in autocommit mode. Not by an execution option: at each return to the
+        # pool SQLAlchemy would give the session the isolation level back that the user's engine has (C7).
+        dbapi_connection.commit()
+        engine.dialect.set_isolation_level(dbapi_connection, "AUTOCOMMIT")
         cursor = dbapi_connection.cursor()
         try:
             db.dialect.on_connect(cursor, wait_ms=db.wait_ms)
         finally:
             cursor.close()
-        # Of a user's engine the connection is not in autocommit mode yet: this began a transaction, in which the mode
-        # can not be changed, and whose rollback would undo the settings.
-        dbapi_connection.commit()
 
     def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         used = record.info.get("rowlock_used")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +33,10 @@ from rowlock.store.dialects.mysql_enqueue import EnqueueHooks
 if TYPE_CHECKING:
     from rowlock.store.database import Database
     from rowlock.store.migrations.step import Step
+
+
+Locking = Callable[[int], tuple[str, dict[str, Any]] | None]
+"""The next statement that locks at most so many pending rows, with its parameters; None if there is no other."""
 
 
 class MySQL(EnqueueHooks):
@@ -91,7 +95,7 @@ class MySQL(EnqueueHooks):
         params |= {f"pair{n}": server.pair_of(b.job, b.fingerprint) for n, b in enumerate(source.branches)}
         statement = sql.levels(source.table, len(source.branches), self.scan_now(db))
         rows = fetch(conn, statement, params | db.now_params())
-        return [Level(row[0], row[1], float(row[2])) for row in rows if row[2] is not None]
+        return [Level(row[0], row[1], float(row[2]) / 1_000_000) for row in rows if row[2] is not None]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
         claimed: list[Claimed] = []
@@ -99,8 +103,13 @@ class MySQL(EnqueueHooks):
             # A little more is read than is asked for: what others hold at this moment is passed over.
             wanted = limit - len(claimed)
             candidates = self._best(conn, db, source, priority, branches, wanted + min(wanted, 32))
-            if candidates:
-                claimed += self._take(conn, db, source, [candidate.id for candidate in candidates], wanted)
+            if not candidates:
+                continue
+            ids = [candidate.id for candidate in candidates]
+            taken = self._take(conn, db, source, wanted, self._each(ids, source, db))
+            if not taken:  # others hold all of these, and must not hide what is behind (C2)
+                taken = self._take(conn, db, source, wanted, self._front(priority, branches, source, db))
+            claimed += taken
             if len(claimed) >= limit:
                 break
         return claimed
@@ -119,16 +128,40 @@ class MySQL(EnqueueHooks):
             slices[int(position)].append(scan.Candidate(run_at, id_))
         return scan.merge(slices, per_branch, limit)
 
-    def _take(self, conn: Connection, db: Database, source: Source, ids: list[int], limit: int) -> list[Claimed]:
+    def _each(self, ids: list[int], source: Source, db: Database) -> Locking:
+        """Locks these rows, best first, in slices of what is still needed: only what is returned gets locked."""
+        rest = list(ids)
+
+        def lock(needed: int) -> tuple[str, dict[str, Any]] | None:
+            part = rest[:needed]
+            del rest[:needed]
+            return (sql.lock_pending(source.table, self.in_ids(part), self.scan_now(db)), {}) if part else None
+
+        return lock
+
+    def _front(self, priority: int, branches: list[int], source: Source, db: Database) -> Locking:
+        """Locks each branch's first rows that nobody holds, in the order of the index, so that no sort locks more."""
+        rest = [source.branches[n] for n in branches]
+
+        def lock(needed: int) -> tuple[str, dict[str, Any]] | None:
+            if not rest:
+                return None
+            branch = rest.pop(0)
+            params = {
+                "queue": source.queue,
+                "priority": priority,
+                "pair": server.pair_of(branch.job, branch.fingerprint),
+            }
+            return sql.lock_first(source.table, needed, self.scan_now(db)), params
+
+        return lock
+
+    def _take(self, conn: Connection, db: Database, source: Source, limit: int, locking: Locking) -> list[Claimed]:
         shape, leases, nonce = source.table, lease_of(source), secrets.token_hex(12)
         locked: list[Any] = []
         with db.transaction(conn):
-            for start in range(0, len(ids), limit):  # slices of what is still needed: only what is returned gets locked
-                part = ids[start : start + limit - len(locked)]
-                rows = _run(conn, sql.lock_pending(shape, self.in_ids(part), self.scan_now(db)), db.now_params())
-                locked += rows.all()
-                if len(locked) >= limit:
-                    break
+            while len(locked) < limit and (statement := locking(limit - len(locked))):
+                locked += _run(conn, statement[0], statement[1] | db.now_params()).all()
             by_lease: dict[int, list[int]] = {}
             for row in locked:
                 by_lease.setdefault(leases[row[1]], []).append(row[0])

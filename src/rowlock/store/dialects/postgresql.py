@@ -35,6 +35,8 @@ CONFLICTS = frozenset({"40001", "40P01"})
 LOCK_TIMEOUTS = frozenset({"55P03"})
 OUTAGE_CLASSES = ("08", "53", "57", "58")
 READ_ONLY = "25006"
+FURTHEST = 8_192
+"""So many candidates at least are read before a claim gives up on due rows that others hold."""
 
 
 @lru_cache(maxsize=512)
@@ -104,10 +106,18 @@ class PostgreSQL(Dialect):
         return [Level(row[0] - 1, row[1], float(row[2])) for row in rows]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
-        # What others hold at this moment is passed over, so a little more is read than is asked for.
+        # What others hold at this moment is passed over, so a little more is read than is asked for; and far more when
+        # that was not enough, so that held rows in front hide nothing (C2).
         wanted = limit + min(limit, 32)
         # Rounded up: each number written out is a statement of its own to prepare.
         over = 1 << (wanted - 1).bit_length() if wanted <= 32 else -(-wanted // 32) * 32
+        claimed = self._claim(conn, db, source, limit, over)
+        while not claimed and over < FURTHEST and any(level.wait <= 0 for level in self.levels(conn, db, source)):
+            over *= 8
+            claimed = self._claim(conn, db, source, limit, over)
+        return claimed
+
+    def _claim(self, conn: Connection, db: Database, source: Source, limit: int, over: int) -> list[Claimed]:
         statement = _statement(sql.claim(source.table, over, self.scan_now(db), self.now(db)))
         leases = lease_of(source)
         rows = fetch(
