@@ -14,17 +14,19 @@ from rowlock.errors import SettingsError
 from rowlock.model.backoff import Backoff
 from rowlock.model.limits import QUEUE_BYTES
 from rowlock.model.settings_read import (
+    Choice,
     Node,
+    Part,
     Read,
-    choice,
+    Table,
+    Whole,
+    bounds_of,
     database_name,
     flag,
     read_file,
     section,
-    table,
     text,
     url,
-    whole,
     words,
 )
 from rowlock.model.settings_url import Url
@@ -151,6 +153,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether this key (`job.queues.billing`) stands in the settings, or else a default holds."""
         return path in self.paths
 
+    @staticmethod
+    def bounds() -> dict[str, Whole | Choice]:
+        """What bounds each setting, by its path; `*` in a path stands for names of the user's own (M2)."""
+        return {name: bound for key, read in _TOP.items() for name, bound in bounds_of(read, key).items()}
+
     def as_effective(self) -> dict[str, Any]:
         """The settings with their defaults filled in, as the file's JSON would have them, secrets hidden.
 
@@ -177,34 +184,36 @@ def _plain(value: object) -> Any:
 
 
 def _part(make: type[msgspec.Struct], **fields: Read) -> Read:
-    return lambda node: section(node, make, fields)
+    return Part(make, fields)
 
 
-_port = whole(0, 65_535, "0 takes a free one")
+_port = Whole(0, 65_535, "0 takes a free one")
 
 _TOP: dict[str, Read] = {
-    "database": table(
+    "database": Table(
         database_name,
-        _part(DatabaseSettings, url=url, pool=whole(1, 1_000, "C8"), auto_migrate=flag, pooler=choice("transaction")),
+        _part(
+            DatabaseSettings, url=url, pool=Whole(1, 1_000, "C8"), auto_migrate=flag, pooler=Choice(("transaction",))
+        ),
     ),
-    "runtime": _part(RuntimeSettings, mode=choice("api", "worker", "all"), shutdown_ms=whole(1, 300_000)),
+    "runtime": _part(RuntimeSettings, mode=Choice(("api", "worker", "all")), shutdown_ms=Whole(1, 300_000)),
     "http": _part(HttpSettings, app=text(1_024), host=text(255), port=_port),
     "health": _part(HealthSettings, host=text(255), port=_port),
     "job": _part(
         JobSettings,
-        workers=whole(1, 256),
-        queues=table(text(QUEUE_BYTES), whole(1, 256)),
-        poll_ms=whole(1, 60_000),
-        lease_ms=whole(100, 7_200_000),
-        retry_base_ms=whole(1, 86_400_000),
-        retry_max_ms=whole(1, 86_400_000),
-        unknown_ms=whole(0, 604_800_000),
-        enqueue_wait_ms=whole(1, 60_000, "E4"),
-        payload_max=whole(1, 16 * _MIB),
-        sweep_ms=whole(100, 600_000),
-        overrun_ms=whole(1, 7_200_000),
+        workers=Whole(1, 256),
+        queues=Table(text(QUEUE_BYTES), Whole(1, 256)),
+        poll_ms=Whole(1, 60_000),
+        lease_ms=Whole(100, 7_200_000),
+        retry_base_ms=Whole(1, 86_400_000),
+        retry_max_ms=Whole(1, 86_400_000),
+        unknown_ms=Whole(0, 604_800_000),
+        enqueue_wait_ms=Whole(1, 60_000, "E4"),
+        payload_max=Whole(1, 16 * _MIB),
+        sweep_ms=Whole(100, 600_000),
+        overrun_ms=Whole(1, 7_200_000),
     ),
-    "retention": _part(RetentionSettings, overrides=table(text(255), words)),
+    "retention": _part(RetentionSettings, overrides=Table(text(255), words)),
 }
 
 

@@ -68,16 +68,19 @@ class Node(NamedTuple):
 Read = Callable[[Node], Any]
 
 
-def whole(low: int, high: int, clause: str = "M2") -> Read:
+class Whole(NamedTuple):
     """A whole number in `low..high`. A bool is none, and neither is 4.0."""
 
-    def read(node: Node) -> int:
-        value = node.value
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            node.refuse(f"a whole number, {low:,} to {high:,} ({clause})")
-        return int(value)
+    low: int
+    high: int
+    clause: str = "M2"
 
-    return read
+    def __call__(self, node: Node) -> int:
+        """Read it."""
+        value = node.value
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            node.refuse(f"a whole number, {self.low:,} to {self.high:,} ({self.clause})")
+        return int(value)
 
 
 def flag(node: Node) -> bool:
@@ -87,15 +90,16 @@ def flag(node: Node) -> bool:
     return node.value
 
 
-def choice(*words: str) -> Read:
+class Choice(NamedTuple):
     """One of these words."""
 
-    def read(node: Node) -> str:
-        if not isinstance(node.value, str) or node.value not in words:
-            node.refuse(" or ".join(json.dumps(word) for word in words) + " (M1)")
-        return str(node.value)
+    words: tuple[str, ...]
 
-    return read
+    def __call__(self, node: Node) -> str:
+        """Read it."""
+        if not isinstance(node.value, str) or node.value not in self.words:
+            node.refuse(" or ".join(json.dumps(word) for word in self.words) + " (M1)")
+        return str(node.value)
 
 
 def text(high: int) -> Read:
@@ -153,16 +157,47 @@ def _file(node: Node) -> str:
     return str(node.value)
 
 
-def table(key: Read, value: Read) -> Read:
+class Table(NamedTuple):
     """An object with keys of the user's own, as a dict."""
 
-    def read(node: Node) -> dict[str, Any]:
+    key: Read
+    value: Read
+
+    def __call__(self, node: Node) -> dict[str, Any]:
+        """Read it."""
         found: dict[str, Any] = {}
         for name, item in _items(node):
-            found[key(Node(name, f"a name in {node.path}", node.origin, node.given))] = value(node.child(name, item))
+            key = self.key(Node(name, f"a name in {node.path}", node.origin, node.given))
+            found[key] = self.value(node.child(name, item))
         return found
 
-    return read
+
+class Part(NamedTuple):
+    """An object with exactly these keys, each optional, made into `make(**values)`."""
+
+    make: Callable[..., Any]
+    fields: Mapping[str, Read]
+
+    def __call__(self, node: Node) -> Any:
+        """Read it."""
+        return section(node, self.make, self.fields)
+
+
+def bounds_of(read: object, path: str = "") -> dict[str, Whole | Choice]:
+    """What bounds the settings below `path`; `*` stands for names of the user's own."""
+    match read:
+        case Whole() | Choice():
+            return {path: read}
+        case Part():
+            return {
+                name: bound
+                for key, inner in read.fields.items()
+                for name, bound in bounds_of(inner, f"{path}.{key}" if path else key).items()
+            }
+        case Table():
+            return bounds_of(read.value, f"{path}.*")
+        case _:
+            return {}
 
 
 def section(node: Node, make: Callable[..., T], fields: Mapping[str, Read]) -> T:
