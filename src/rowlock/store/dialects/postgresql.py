@@ -186,22 +186,9 @@ class PostgreSQL(Dialect):
         if len(rows) == 1:
             made = fetch(conn, _statement(sql.insert_one(self.now(db))), rows[0]._asdict() | db.now_params())
         else:
-            first = rows[0]
-            params: dict[str, Any] = {
-                "job": first.job,
-                "fingerprint": first.fingerprint,
-                "max_attempts": first.max_attempts,
-                "timeout_ms": first.timeout_ms,
-                "payload": [row.payload for row in rows],
-                "key": [row.key for row in rows],
-                "queue": [row.queue for row in rows],
-                "priority": [row.priority for row in rows],
-                "run_at": [row.run_at for row in rows],
-                "delay_ms": [row.delay_ms for row in rows],
-                "headers": [row.headers for row in rows],
-                "nonce": [row.nonce for row in rows],
-            }
-            made = fetch(conn, _statement(sql.insert_many(self.now(db))), params | db.now_params())
+            arrays = sql.arrays_of(rows)
+            params = rows[0]._asdict() | arrays | db.now_params()
+            made = fetch(conn, _statement(sql.insert_many(self.now(db), tuple(arrays))), params)
         return [Inserted(row[0], row[1]) for row in made]
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:

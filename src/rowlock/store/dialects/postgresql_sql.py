@@ -7,7 +7,7 @@ import random
 import re
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from sqlalchemy import text
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rowlock.errors import EnqueueBusy
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row
 
 _TYPES = {"instant": "timestamptz"}
 MOST_RESERVED = 1_000
@@ -150,30 +150,59 @@ _CONFLICT = """
 RETURNING token, id"""
 
 
-def _due(prefix: str, now: str) -> str:
-    instant, delay = f"{prefix}run_at", f"{prefix}delay_ms"
-    if prefix == ":":
-        instant, delay = "CAST(:run_at AS timestamptz)", "CAST(:delay_ms AS bigint)"
-    return f"COALESCE({now} + {delay} * interval '1 millisecond', GREATEST({instant}, {now}))"
+_ROW_TYPES = {
+    "payload": "text",
+    "key": "text",
+    "queue": "text",
+    "priority": "integer",
+    "run_at": "timestamptz",
+    "delay_ms": "bigint",
+    "headers": "text",
+}
+"""The values of a row that may differ within one INSERT, and their types."""
+
+
+def _due(run_at: str, delay_ms: str, now: str) -> str:
+    return f"COALESCE({now} + {delay_ms} * interval '1 millisecond', GREATEST({run_at}, {now}))"
 
 
 @lru_cache(maxsize=4)
 def insert_one(now: str) -> str:
+    value = {name: f"CAST(:{name} AS {kind})" for name, kind in _ROW_TYPES.items()}
     return f"""{_INSERT}
-VALUES (:job, :fingerprint, :payload, CAST(:key AS text), :queue, :priority, 'pending', {_due(":", now)}, 0,
-        :max_attempts, :timeout_ms, CAST(:headers AS text), CAST(:nonce AS text), {now}){_CONFLICT}"""
+VALUES (:job, :fingerprint, :payload, {value["key"]}, :queue, :priority, 'pending',
+        {_due(value["run_at"], value["delay_ms"], now)}, 0, :max_attempts, :timeout_ms, {value["headers"]},
+        CAST(:nonce AS text), {now}){_CONFLICT}"""
 
 
-@lru_cache(maxsize=4)
-def insert_many(now: str) -> str:
+@lru_cache(maxsize=64)
+def insert_many(now: str, varying: tuple[str, ...]) -> str:
+    """Many rows; only the values that differ between them travel as arrays."""
+    value = {name: f"r.{name}" if name in varying else f"CAST(:{name} AS {kind})" for name, kind in _ROW_TYPES.items()}
+    arrays = ", ".join(f"CAST(CAST(:{name} AS text) AS {_ROW_TYPES.get(name, 'text')}[])" for name in varying)
     return f"""{_INSERT}
-SELECT CAST(:job AS text), CAST(:fingerprint AS text), r.payload, r.key, r.queue, r.priority, 'pending',
-       {_due("r.", now)}, 0, CAST(:max_attempts AS integer), CAST(:timeout_ms AS integer), r.headers, r.nonce, {now}
-  FROM unnest(CAST(:payload AS text[]), CAST(:key AS text[]), CAST(:queue AS text[]), CAST(:priority AS integer[]),
-              CAST(:run_at AS timestamptz[]), CAST(:delay_ms AS bigint[]), CAST(:headers AS text[]),
-              CAST(:nonce AS text[])) WITH ORDINALITY
-       AS r(payload, key, queue, priority, run_at, delay_ms, headers, nonce, n)
+SELECT CAST(:job AS text), CAST(:fingerprint AS text), {value["payload"]}, {value["key"]}, {value["queue"]},
+       {value["priority"]}, 'pending', {_due(value["run_at"], value["delay_ms"], now)}, 0,
+       CAST(:max_attempts AS integer), CAST(:timeout_ms AS integer), {value["headers"]}, r.nonce, {now}
+  FROM unnest({arrays}) WITH ORDINALITY AS r({", ".join(varying)}, n)
  ORDER BY r.n{_CONFLICT}"""
+
+
+def arrays_of(rows: Sequence[Row]) -> dict[str, str]:
+    """The values that differ between rows, as arrays; payload and nonce always count as such."""
+    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    always = ("payload", "nonce")
+    return {
+        name: array_text(columns[name])
+        for name in (*_ROW_TYPES, "nonce")
+        if name in always or len(set(columns[name])) > 1
+    }
+
+
+def array_text(values: Iterable[object]) -> str:
+    """An array as PostgreSQL writes it: a driver that does it value by value takes longer than the server does."""
+    parts = ["NULL" if v is None else '"' + str(v).replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
+    return "{" + ",".join(parts) + "}"
 
 
 FIND_ACTIVE = """

@@ -217,18 +217,18 @@ class SQLite(Dialect):
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         now = db.clock.host_now()
         at = sql.to_text(now)
-        params = [row._asdict() | {"run_at": _due(row, now), "created_at": at} for row in rows]
+        params = [(*row[:6], _due(row, now, at), *row[8:], at) for row in rows]
         if len(rows) == 1:
-            made = conn.execute(sql.INSERT_ONE, params[0]).first()
+            made = conn.exec_driver_sql(sql.INSERT_ONE, params[0]).first()
             return [] if made is None else [Inserted(made[0], made[1])]
         if rows[0].key is None:
-            result = conn.execute(sql.INSERT, params)
+            result = conn.exec_driver_sql(sql.INSERT, params)
             last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
             first = last - len(rows) + 1  # one writer: what a statement inserts is consecutive
             assert result.rowcount in {-1, len(rows)}
             return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
         before = conn.exec_driver_sql("SELECT coalesce(max(id), 0) FROM rowlock_job").scalar_one()
-        conn.execute(sql.INSERT, params)
+        conn.exec_driver_sql(sql.INSERT, params)
         made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
         return [Inserted(row[0], row[1]) for row in made_rows]
 
@@ -284,7 +284,7 @@ class SQLite(Dialect):
         return name in {"SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_RANGE"}
 
 
-def _due(row: Row, now: datetime) -> str:
+def _due(row: Row, now: datetime, now_text: str) -> str:
     if row.delay_ms is not None:
         return sql.to_text(now + timedelta(milliseconds=row.delay_ms))
-    return sql.to_text(now if row.run_at is None else max(row.run_at, now))
+    return now_text if row.run_at is None or row.run_at <= now else sql.to_text(row.run_at)

@@ -123,11 +123,9 @@ def _changes(assignments: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: ":rl_now" if match[1] == "now" else f":{match[1]}", assignments)
 
 
-_INSERT_TEXT = """
+INSERT = """
 INSERT INTO rowlock_job (job, fingerprint, payload, key, queue, priority, state, run_at, attempt, max_attempts,
                          timeout_ms, headers, token, created_at)
-VALUES (:job, :fingerprint, :payload, :key, :queue, :priority, 'pending', :run_at, 0, :max_attempts,
-        :timeout_ms, :headers, :nonce, :created_at)
+VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, 0, ?, ?, ?, ?, ?)
     ON CONFLICT (job, key) WHERE state IN ('pending', 'running') AND key IS NOT NULL DO NOTHING"""
-INSERT = text(_INSERT_TEXT)
-INSERT_ONE = text(_INSERT_TEXT + "\nRETURNING token, id")
+INSERT_ONE = INSERT + "\nRETURNING token, id"
