@@ -128,12 +128,16 @@ class Worker:
 class KillKit:
     """An application in a folder of its own, run by any number of processes; `module` is it in this process."""
 
-    def __init__(self, source: str, folder: Path, url: str, patch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(
+        self, source: str, folder: Path, url: str, patch: pytest.MonkeyPatch, *, after: str = "", **settings: Any
+    ) -> None:
+        """`after` is source that needs `app`."""
         self.folder, self.url = folder, url
         self.name = f"app_{secrets.token_hex(4)}"
         self.workers: list[Worker] = []
         settings = {"database": {"default": {}}, "runtime": {"mode": "worker"}, **settings}
         text = HEADER + textwrap.dedent(source) + FOOTER.format(settings=settings)
+        text += textwrap.dedent(after)
         (folder / f"{self.name}.py").write_text(text)
         patch.setenv(effects.FILE, "")  # put back to what it was after the test
         patch.setenv(URL, url)
