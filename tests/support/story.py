@@ -1,20 +1,19 @@
-"""What kill tests read and say: the records as plain SQL shows them, the worker's log, and limits for each database."""
+"""What kill tests read and say: records as plain SQL shows them, workers' logs, limits for each database."""
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
-from support import effects
+from support.kill import Worker
 from support.waiting import BOUND, wait_until
 
-WORDS = ("fails", "works again", "lost its hold", "event loop blocked")
+# The line `ready: …`, the command's last words, and its log but for errors.
+_EXPECTED = re.compile(r"ready: |rowlock: |[-0-9]+T[:.0-9]+Z (INFO|WARNING) rowlock: ")
 
 
 def limits(dialect: str, *, lease: float = 1.0) -> str:
@@ -74,25 +73,19 @@ class Row(dict[str, Any]):
         return f"<{self.id} {self.job} {self.state} attempt={self.attempt} {self.error_category} by={self.claimed_by}>"
 
 
-class _Noting(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        effects.note(f"{record.levelname}: {record.getMessage()}")
+def logged(workers: Iterable[Worker], level: str, text: str = "") -> list[str]:
+    """The log lines of these workers at this level that have this text in them."""
+    lines = [line for worker in workers for line in worker.stderr.splitlines()]
+    return [line for line in lines if f" {level} rowlock: " in line and text in line]
 
 
-def note_logs() -> None:
-    """In a worker's module: what `rowlock` logs becomes effects, `ERROR: …` and `WARNING: …`."""
-    if "pytest" not in sys.modules:
-        logging.getLogger("rowlock").addHandler(_Noting(logging.WARNING))
+def wait_logged(worker: Worker, level: str, text: str, timeout: float = BOUND) -> str:
+    return wait_until(
+        lambda: logged([worker], level, text), timeout, lambda: f"{level} {text!r} in the log:\n{worker.stderr}"
+    )[0]
 
 
-def logged(level: str, text: str = "") -> list[effects.Effect]:
-    """What workers whose module calls `note_logs` logged at this level, with this text in it."""
-    return [one for one in effects.effects() if one.what.startswith(f"{level}: ") and text in one.what]
-
-
-def wait_logged(text: str, level: str = "WARNING", timeout: float = BOUND) -> effects.Effect:
-    return wait_until(lambda: logged(level, text), timeout, lambda: f"{level} {text!r}; {effects.effects()}")[0]
-
-
-def since(moment: float) -> float:
-    return time.time() - moment
+def complaints(workers: Iterable[Worker]) -> list[str]:
+    """What a worker should never print: errors of its own, tracebacks, warnings of Python and of drivers."""
+    lines = [line for worker in workers for line in worker.stderr.splitlines()]
+    return [line for line in lines if not _EXPECTED.match(line)]
