@@ -72,6 +72,18 @@ def test_the_order_is_priority_then_run_at_then_id_over_all_jobs(jobs: JobTable,
     assert claimed == expected
 
 
+@pytest.mark.parametrize("limit", [20, 40, 200])
+def test_the_order_holds_when_one_of_many_jobs_has_all_the_old_records(jobs: JobTable, limit: int) -> None:
+    # contract: C2
+    names = "bcdefgh"
+    late = [id_ for n, name in enumerate(names) for id_ in jobs.add(job=name, run_at=NOON - timedelta(seconds=50 - n))]
+    early = [jobs.add(run_at=NOON - timedelta(seconds=400 - n))[0] for n in range(60)]
+    claimed: list[int] = []
+    while batch := jobs.claim(limit, jobs=(*names, "a")):
+        claimed += [record.id for record in batch]
+    assert claimed == early + late
+
+
 def test_future_records_and_other_queues_in_front_hide_nothing(jobs: JobTable) -> None:
     # contract: C2
     jobs.add(1_000, priority=0, run_at=NOON + timedelta(microseconds=1))

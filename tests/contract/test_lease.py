@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rowlock.model.outcome import Category, Settlement, State
 from rowlock.model.table import JOBS
+from rowlock.store import schema
 from rowlock.store.renew import Hold, renew, renew_one, verify_holds
 from rowlock.store.settle import Verdict, settle, settle_one
 from support.databases import Database
@@ -198,6 +202,15 @@ def test_a_repeated_settlement_does_not_take_anothers_effect_for_its_own(jobs: J
     assert jobs.row(first.id) == before
 
 
+def test_a_repeated_settlement_that_came_too_late_is_lost(jobs: JobTable) -> None:
+    # contract: L1
+    [hold] = jobs.running(lease=timedelta(seconds=5))
+    jobs.clock.move(seconds=5)
+    assert jobs.db.run(settle, JOBS, [settlement("ack", hold)], repeated=True) == [Verdict.LOST]
+    assert jobs.db.run(settle_one, JOBS, settlement("ack", hold), repeated=True) is Verdict.LOST
+    assert jobs.row(hold.id).state == "running"
+
+
 def test_a_repeated_batch_settles_what_the_first_try_did_not(jobs: JobTable) -> None:
     # contract: L1
     done, open_, lost = jobs.running(3)
@@ -333,3 +346,45 @@ def test_rescue_leaves_alone_what_changed_since_it_was_read(jobs: JobTable, data
     before = jobs.row(held.id)
     assert jobs.rescue() == []
     assert jobs.row(held.id) == before
+
+
+@contextmanager
+def just_before(jobs: JobTable, words: str, change: Callable[[], object]) -> Iterator[list[str]]:
+    """Somebody else's change is committed right before the first statement of the store that has these words."""
+    seen: list[str] = []
+
+    def look(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if words in statement and not seen:
+            seen.append(statement)
+            change()
+
+    engine = jobs.db.engine()
+    sa.event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", look)
+
+
+@pytest.mark.parametrize("step", ["rescue", "bury"])
+def test_clean_up_judges_again_what_changed_between_its_look_and_its_lock(
+    jobs: JobTable, engine: sa.Engine, step: str
+) -> None:
+    # contract: L1
+    if step == "rescue":
+        changed, same = (hold.id for hold in jobs.running(2, lease=timedelta(seconds=-1)))
+        new = {"lease": NOON + timedelta(seconds=30)}
+    else:
+        changed, same = jobs.add(2, attempt=5, max_attempts=5)
+        new = {"attempt": 0}
+
+    def change() -> None:
+        with engine.begin() as connection:
+            connection.execute(schema.job.update().where(schema.job.c.id == changed).values(**new))
+
+    words = "BEGIN IMMEDIATE" if jobs.db.dialect.one_writer else "FOR UPDATE"
+    with just_before(jobs, words, change) as seen:
+        moved = jobs.rescue() if step == "rescue" else jobs.bury()
+    assert len(seen) == 1
+    assert [record.id for record in moved] == [same]
+    assert jobs.row(changed).state == ("running" if step == "rescue" else "pending")

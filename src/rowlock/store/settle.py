@@ -114,7 +114,7 @@ def _kind(settlement: Settlement) -> _Kind:
         s.state,
         s.refund,
         s.handed_back,
-        not s.handed_back and s.outcome != "snooze",
+        s.outcome not in {"snooze", "returned"},  # these say nothing about the work: an earlier failure stays in sight
         s.at is not None,
         s.delay_ms is not None,
     )
