@@ -45,7 +45,7 @@ fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 demo: $(STAMP)
-	@$(BIN)/python -m rowlock demo $(if $(INPUT),--input "$(INPUT)") $(ARGS)
+	@$(BIN)/python -m rowlock demo $(if $(INPUT),--input "$(INPUT)",--input README.md --input docs) --output demo-out $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)

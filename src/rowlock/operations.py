@@ -72,6 +72,14 @@ class Records:
         """`get` from a coroutine."""
         return await self._database(database).aread(records.get, id)
 
+    def payload(self, id: int, *, database: str | None = None) -> bytes:
+        """One record's stored payload as it is, for those who may see it. Raises NotFound."""
+        return self._database(database).run(records.payload, id)
+
+    async def apayload(self, id: int, *, database: str | None = None) -> bytes:
+        """`payload` from a coroutine."""
+        return await self._database(database).aread(records.payload, id)
+
     def list(
         self,
         *,

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
+from rowlock.cli import records
+from rowlock.cli.check import check
+from rowlock.cli.demo import demo
+from rowlock.cli.migrate import migrate
 from rowlock.cli.options import unwrapped
 from rowlock.cli.run import run
+from rowlock.cli.settings import settings
 
-root = typer.Typer(
-    name="rowlock",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,  # they show local variables
-    context_settings={"help_option_names": ["-h", "--help"]},
+
+def _tree(help: str, **commands: Callable[..., Any]) -> typer.Typer:
+    tree = typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,  # they show local variables
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in commands.items():
+        tree.command(name, help=unwrapped(command))(command)
+    return tree
+
+
+_HELP = """Durable jobs in the database you already have.
+
+APP, which every command but demo takes, is module:name of a rowlock.App, as newsroom.main:app. If not given, it is \
+$ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current directory."""
+
+root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, demo=demo)
+root.add_typer(
+    _tree(
+        "Look at records: what waits, what runs, what failed.",
+        list=records.list_,
+        show=records.show,
+        counts=records.counts,
+    ),
+    name="records",
 )
-
-for function in (run,):
-    root.command(help=unwrapped(function))(function)
 
 
 def _version(wanted: bool) -> None:
@@ -35,8 +60,4 @@ def common(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a failure's traceback; may stand anywhere.")] = False,
 ) -> None:
-    """Durable jobs in the database you already have.
-
-    APP, which every command takes, is module:name of a rowlock.App, as newsroom.main:app. If it is not given, it is
-    $ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current directory.
-    """
+    """The options of the command itself; its text is `_HELP`."""
