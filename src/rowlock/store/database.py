@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -52,6 +52,8 @@ class Database:
         self.dialect: Dialect = dialect_for(self.url)
         self.installation: str | None = None
         """The random id of this database's schema, once it was read (E3)."""
+        self.hints: dict[Hashable, tuple[int, ...]] = {}
+        """What the last look of each source found: a guess for the next one, never trusted."""
         self._lock = threading.Lock()
         self._forget()
 
@@ -92,7 +94,7 @@ class Database:
     @contextmanager
     def transaction(self, conn: Connection) -> Generator[None]:
         """Several statements as one, on a connection of Rowlock's own. Within another one it adds nothing."""
-        if conn.info.get("rowlock_transaction"):
+        if self.in_transaction(conn):
             yield
             return
         conn.exec_driver_sql(self.dialect.begin)
@@ -107,6 +109,10 @@ class Database:
         finally:
             if not conn.invalidated and not conn.closed:
                 conn.info.pop("rowlock_transaction", None)
+
+    def in_transaction(self, conn: Connection) -> bool:
+        """Whether `transaction` is open on this connection."""
+        return bool(conn.info.get("rowlock_transaction"))
 
     def now_params(self) -> dict[str, Any]:
         """The parameter `rl_now` that a bound clock's statements need; empty for the database's own clock."""

@@ -6,7 +6,8 @@ from sqlalchemy.engine import URL
 
 from rowlock.errors import UnsupportedDatabase
 from rowlock.store.dialects.base import Dialect
-from rowlock.store.dialects.mysql import MariaDB, MySQL
+from rowlock.store.dialects.mariadb import MariaDB
+from rowlock.store.dialects.mysql import MySQL
 from rowlock.store.dialects.postgresql import PostgreSQL
 from rowlock.store.dialects.sqlite import SQLite
 

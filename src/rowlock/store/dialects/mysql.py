@@ -1,15 +1,10 @@
-"""MySQL and MariaDB: candidates are read without locks, then locked by primary key.
-
-A locking read keeps every row that it examined locked, SKIP LOCKED or not: a sort that returned 5 rows
-locked 3,000, and the second claimer got none.
-"""
+"""MySQL 8.0.1 and newer, and what MariaDB shares with it."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,13 +16,7 @@ from rowlock.model.table import QueueShape
 from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects import scan
-from rowlock.store.dialects.base import (
-    Claimed,
-    Level,
-    Source,
-    fetch,
-    lease_of,
-)
+from rowlock.store.dialects.mysql_claim import ClaimHooks, run
 from rowlock.store.dialects.mysql_enqueue import EnqueueHooks
 
 if TYPE_CHECKING:
@@ -35,11 +24,7 @@ if TYPE_CHECKING:
     from rowlock.store.migrations.step import Step
 
 
-Locking = Callable[[int], tuple[str, dict[str, Any]] | None]
-"""The next statement that locks at most so many pending rows, with its parameters; None if there is no other."""
-
-
-class MySQL(EnqueueHooks):
+class MySQL(ClaimHooks, EnqueueHooks):
     """MySQL 8.0.1 and newer."""
 
     name: ClassVar[str] = "mysql"
@@ -90,93 +75,6 @@ class MySQL(EnqueueHooks):
 
     # --- records ------------------------------------------------------------------------------------------
 
-    def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
-        params: dict[str, Any] = {"queue": source.queue}
-        params |= {f"pair{n}": server.pair_of(b.job, b.fingerprint) for n, b in enumerate(source.branches)}
-        statement = sql.levels(source.table, len(source.branches), self.scan_now(db))
-        rows = fetch(conn, statement, params | db.now_params())
-        return [Level(row[0], row[1], float(row[2]) / 1_000_000) for row in rows if row[2] is not None]
-
-    def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
-        claimed: list[Claimed] = []
-        for priority, branches in scan.due_levels(self.levels(conn, db, source)):
-            # A little more is read than is asked for: what others hold at this moment is passed over.
-            wanted = limit - len(claimed)
-            candidates = self._best(conn, db, source, priority, branches, wanted + min(wanted, 32))
-            if not candidates:
-                continue
-            ids = [candidate.id for candidate in candidates]
-            taken = self._take(conn, db, source, wanted, self._each(ids, source, db))
-            if not taken:  # others hold all of these, and must not hide what is behind (C2)
-                taken = self._take(conn, db, source, wanted, self._front(priority, branches, source, db))
-            claimed += taken
-            if len(claimed) >= limit:
-                break
-        return claimed
-
-    def _best(
-        self, conn: Connection, db: Database, source: Source, priority: int, branches: list[int], limit: int
-    ) -> list[scan.Candidate]:
-        per_branch = scan.slice_of(limit, len(branches))
-        statement = sql.candidates(source.table, len(branches), per_branch, self.scan_now(db))
-        params: dict[str, Any] = {"queue": source.queue, "priority": priority} | db.now_params()
-        for position, n in enumerate(branches):
-            branch = source.branches[n]
-            params[f"pair{position}"] = server.pair_of(branch.job, branch.fingerprint)
-        slices: list[list[scan.Candidate]] = [list[scan.Candidate]() for _ in branches]
-        for position, id_, run_at in fetch(conn, statement, params):
-            slices[int(position)].append(scan.Candidate(run_at, id_))
-        return scan.merge(slices, per_branch, limit)
-
-    def _each(self, ids: list[int], source: Source, db: Database) -> Locking:
-        """Locks these rows, best first, in slices of what is still needed: only what is returned gets locked."""
-        rest = list(ids)
-
-        def lock(needed: int) -> tuple[str, dict[str, Any]] | None:
-            part = rest[:needed]
-            del rest[:needed]
-            return (sql.lock_pending(source.table, self.in_ids(part), self.scan_now(db)), {}) if part else None
-
-        return lock
-
-    def _front(self, priority: int, branches: list[int], source: Source, db: Database) -> Locking:
-        """Locks each branch's first rows that nobody holds, in the order of the index, so that no sort locks more."""
-        rest = [source.branches[n] for n in branches]
-
-        def lock(needed: int) -> tuple[str, dict[str, Any]] | None:
-            if not rest:
-                return None
-            branch = rest.pop(0)
-            params = {
-                "queue": source.queue,
-                "priority": priority,
-                "pair": server.pair_of(branch.job, branch.fingerprint),
-            }
-            return sql.lock_first(source.table, needed, self.scan_now(db)), params
-
-        return lock
-
-    def _take(self, conn: Connection, db: Database, source: Source, limit: int, locking: Locking) -> list[Claimed]:
-        shape, leases, nonce = source.table, lease_of(source), secrets.token_hex(12)
-        locked: list[Any] = []
-        with db.transaction(conn):
-            while len(locked) < limit and (statement := locking(limit - len(locked))):
-                locked += _run(conn, statement[0], statement[1] | db.now_params()).all()
-            by_lease: dict[int, list[int]] = {}
-            for row in locked:
-                by_lease.setdefault(leases[row[1]], []).append(row[0])
-            for lease_ms, part in by_lease.items():
-                _run(
-                    conn,
-                    sql.take(shape, self.in_ids(part), self.now(db)),
-                    {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params(),
-                )
-        claimed = [
-            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]])) for row in locked
-        ]
-        claimed.sort(key=_claim_order)
-        return claimed
-
     def fenced_update(
         self,
         conn: Connection,
@@ -189,7 +87,7 @@ class MySQL(EnqueueHooks):
     ) -> set[int]:
         wanted = {record["id"]: record["token"] for record in records}
         with db.transaction(conn):
-            rows = _run(conn, sql.hold_running(shape, self.in_ids(list(wanted)), wait=wait), {})
+            rows = run(conn, sql.hold_running(shape, self.in_ids(list(wanted)), wait=wait), {})
             held = {row[0] for row in rows if wanted[row[0]] == row[1]}
             if not held:
                 return held
@@ -198,9 +96,9 @@ class MySQL(EnqueueHooks):
             params: dict[str, Any] = dict(db.now_params())
             own = [record for record in records if record["id"] in held]
             statement = sql.fenced_update(shape, assignments, own, ids, self.now(db), params)
-            if _run(conn, statement, params).rowcount == len(held):
+            if run(conn, statement, params).rowcount == len(held):
                 return held
-            expired = _run(conn, sql.expired_among(shape, ids, self.now(db)), db.now_params())
+            expired = run(conn, sql.expired_among(shape, ids, self.now(db)), db.now_params())
             return held - {row[0] for row in expired}
 
     def quoted(self, name: str) -> str:
@@ -285,19 +183,3 @@ class MySQL(EnqueueHooks):
     def is_statement_fault(self, error: BaseException) -> bool:
         code = server.code(error)
         return code is not None and code < 2000 and code not in server.OUTAGES
-
-
-class MariaDB(MySQL):
-    """MariaDB 10.6 and newer: MySQL's hooks, under its own name."""
-
-    name: ClassVar[str] = "mariadb"
-    label: ClassVar[str] = "MariaDB"
-
-
-def _run(conn: Connection, statement: str, params: Mapping[str, Any]) -> Any:
-    """For statements with lists of ids: written anew each time, so there is nothing to compile or to cache."""
-    return conn.exec_driver_sql(*sql.bound(statement, params))
-
-
-def _claim_order(record: Claimed) -> tuple[int, Any, int]:
-    return record.priority, record.run_at, record.id

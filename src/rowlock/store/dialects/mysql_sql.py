@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import text
 
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects import scan
 from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row
 
 
@@ -23,32 +22,33 @@ def _in_branch(shape: QueueShape, pair: str) -> str:
     return f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue AND t.pair = {pair}"
 
 
-@lru_cache(maxsize=64)
-def levels(shape: QueueShape, branches: int, now: str) -> Any:
-    """The heads of all branches and priorities, with the microseconds until each is due.
+@lru_cache(maxsize=128)
+def heads(shape: QueueShape, branches: int, places: int, now: str) -> Any:
+    """For each branch the first waiting row behind each of some priorities, and the microseconds until it is due.
 
-    Not divided there: the server keeps four digits of a quotient, so what is due in 49 µs would be due now.
+    Written out, one index probe each: a recursive statement would read every waiting row of a branch here, since a
+    range whose bound comes from another row is not used.
     """
-    values = " UNION ALL ".join(f"SELECT {n} AS n, CAST(:pair{n} AS BINARY(16)) AS pair" for n in range(branches))
-    words = scan.Words(
-        **scan.words_of(shape, "`"),
-        branches=f"({values})",
-        columns="pair",
-        in_branch=_in_branch(shape, "{b}.pair"),
+    c = shape.column
+    priority, run_at = quoted(c("priority")), quoted(c("run_at"))
+    one = (
+        f"(SELECT {{n}} AS n, {{k}} AS k, t.{priority}, TIMESTAMPDIFF(MICROSECOND, {now}, t.{run_at})"
+        f" FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
+        f" WHERE {_in_branch(shape, ':pair{n}')} AND t.{priority} > :after{{k}}"
+        f" ORDER BY t.{priority}, t.{run_at} LIMIT 1)"
     )
-    return text(
-        f"SELECT h.n, h.priority, TIMESTAMPDIFF(MICROSECOND, {now}, h.head)"
-        f" FROM ({scan.levels_sql(words)}) h WHERE h.head IS NOT NULL"
-    )
+    probes = [one.replace("{n}", str(n)).replace("{k}", str(k)) for n in range(branches) for k in range(places)]
+    return text(" UNION ALL ".join(probes))
 
 
 @lru_cache(maxsize=128)
-def candidates(shape: QueueShape, branches: int, per_branch: int, now: str) -> Any:
+def candidates(shape: QueueShape, branches: int, per_branch: int, now: str, *, whole: bool) -> Any:
     """The due rows at one priority, a slice of each branch in index order. No lock is taken."""
     c = shape.column
     id_, run_at = quoted(c("id")), quoted(c("run_at"))
+    columns = ", ".join(f"t.{quoted(c(role))}" for role in (CLAIMED_COLUMNS if whole else ("id", "run_at")))
     one = (
-        f"(SELECT {{n}} AS n, t.{id_}, t.{run_at} FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
+        f"(SELECT {{n}} AS n, {columns} FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
         f" WHERE {_in_branch(shape, ':pair{n}')} AND t.{quoted(c('priority'))} = :priority AND t.{run_at} <= {now}"
         f" AND t.{quoted(c('attempt'))} < t.{quoted(c('max_attempts'))}"
         f" ORDER BY t.{run_at}, t.{id_} LIMIT {per_branch})"
@@ -90,6 +90,48 @@ def take(shape: QueueShape, in_ids: str, now: str) -> str:
         f" {quoted(c('lease'))} = {now} + INTERVAL :lease_ms * 1000 MICROSECOND,"
         f" {quoted(c('claimed_by'))} = :claimed_by, {quoted(c('claimed_at'))} = {now}"
         f" WHERE {quoted(c('id'))} {in_ids}"
+    )
+
+
+def take_due(shape: QueueShape, in_ids: str, tries: str, now: str) -> str:
+    """Makes rows running that were only read: those that are still due and were not tried since (`tries`)."""
+    c = shape.column
+    return (
+        f"{take(shape, in_ids, now)} AND {quoted(c('state'))} = 'pending' AND {quoted(c('run_at'))} <= {now}"
+        f" AND ({quoted(c('id'))}, {quoted(c('attempt'))}) IN ({tries})"
+    )
+
+
+def of_tokens(shape: QueueShape, in_ids: str, tokens: str) -> str:
+    """The rows among these that a claim took."""
+    c = shape.column
+    return (
+        f"SELECT {quoted(c('id'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f" AND {quoted(c('token'))} IN ({tokens})"
+    )
+
+
+def all_held(shape: QueueShape, in_ids: str, pairs: str, records: int, now: str) -> str:
+    """What follows an update's condition: it applies to all these pairs or, if one does not hold, to none.
+
+    A derived table with an aggregate is the one way to read the table that is being updated.
+    """
+    c = shape.column
+    owned = f"({quoted(c('id'))}, {quoted(c('token'))}) IN ({pairs})"
+    return (
+        f" AND {owned} AND (SELECT held.n FROM (SELECT COUNT(*) AS n FROM {quoted(shape.table)}"
+        f" WHERE {quoted(c('id'))} {in_ids} AND {owned} AND {quoted(c('state'))} = 'running'"
+        f" AND {quoted(c('lease'))} > {now}) AS held) = {records}"
+    )
+
+
+def changed_of(shape: QueueShape, in_ids: str, pairs: str, now: str) -> str:
+    """The rows of these pairs that an update of them has just ended or renewed."""
+    c = shape.column
+    return (
+        f"SELECT {quoted(c('id'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f" AND ({quoted(c('id'))}, {quoted(c('token'))}) IN ({pairs})"
+        f" AND ({quoted(c('state'))} <> 'running' OR {quoted(c('lease'))} > {now})"
     )
 
 
