@@ -32,10 +32,10 @@ def show(inputs: Sequence[Path], output: Path | None, *, keep: bool = False) -> 
     """
     read, notes = _read(inputs)
     screen = Screen()
-    screen.title("Rowlock's newsroom", f"{len(read)} articles, two workers, one SQLite file")
-    for note in notes:
-        screen.text(f"         {note}")
     with _home(output, keep=keep) as home:
+        screen.title("Rowlock's newsroom", f"{len(read)} articles, two workers, one SQLite file")
+        for note in notes:
+            screen.text(f"         {note}")
         os.environ["ROWLOCK_DEMO_HOME"] = str(home)
         from rowlock.demo.play import Play  # its newsroom takes its place from the environment
 
@@ -72,7 +72,7 @@ def _home(output: Path | None, *, keep: bool) -> Generator[Path]:
     (home / "pages").mkdir()
     try:
         yield home
-    except BaseException:
+    except Exception:
         keep = keep or (output is None and any(home.glob("worker-*.log")))  # somebody will want to know why
         raise
     finally:

@@ -53,6 +53,14 @@ class Article(Base):
     attempt: Mapped[int | None]
 
 
+class Failure(Base):
+    """An attempt whose source did not answer."""
+
+    __tablename__ = "failure"
+    record: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+
+
 class Accident(Base):
     """What a worker held when it was killed: one row a record."""
 
@@ -79,12 +87,14 @@ def engine() -> sa.Engine:
     return sa.create_engine(URL, connect_args={"timeout": 10})
 
 
-@jobs.job(name="news.publish", max_attempts=8, timeout=TIMEOUT_S, lease=LEASE_S, backoff=Backoff(base=0.3, cap=1))
+@jobs.job(name="news.publish", max_attempts=8, timeout=TIMEOUT_S, lease=LEASE_S, backoff=Backoff(base=0.1, cap=1))
 def publish(input: Publish, ctx: Context) -> None:
     """Render an article to its page, then note in its row who did."""
     with Session(engine()) as session:
         article = session.get_one(Article, input.article)
     if article.trouble == FAILS_TWICE and ctx.attempt <= 2:
+        with Session(engine()) as session, session.begin():
+            session.add(Failure(record=ctx.id, attempt=ctx.attempt))
         raise SourceDownError("the source does not answer")
     page.write(
         PAGES / f"{article.slug}.html",

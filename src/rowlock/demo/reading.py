@@ -29,7 +29,7 @@ def stories(paths: Iterable[Path]) -> tuple[list[Story], list[str]]:
     """The stories of these folders and files, and a sentence for each thing that was left out."""
     found: list[Story] = []
     notes: list[str] = []
-    taken: set[str] = set()
+    taken = {"index"}  # the front page
     for path in paths:
         for file in _files(path):
             if len(found) == MOST_ARTICLES:

@@ -38,7 +38,7 @@ class Screen:
 
     def title(self, text: str, more: str) -> None:
         """The first line."""
-        self.console.print(f"[bold]{escape(text)}[/bold] [dim]{escape(more)}[/dim]")
+        self.console.print(f"[bold]{escape(text)}[/bold][dim]: {escape(more)}[/dim]")
 
     def heading(self, text: str) -> None:
         """A line above others."""
@@ -58,7 +58,7 @@ class Screen:
         colour, mark = ("green", "ok    ") if held else ("bold red", "FAILED")
         if self.console.is_terminal:
             mark = "✓" if held else "✗"
-        self.console.print(f"  [{colour}]{mark}[/{colour}]  {escape(claim.ljust(39))}  [dim]{escape(shown)}[/dim]")
+        self.console.print(f"  [{colour}]{mark}[/{colour}]  {escape(claim.ljust(40))}  [dim]{escape(shown)}[/dim]")
 
     def text(self, text: str) -> None:
         """A plain line."""
