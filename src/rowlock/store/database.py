@@ -24,7 +24,7 @@ from rowlock.store.clock import SYSTEM, Clock
 from rowlock.store.dialects import dialect_for
 from rowlock.store.dialects.base import Dialect
 from rowlock.store.failures import translated
-from rowlock.store.writer import WriterThread
+from rowlock.store.writer import WriterStopped, WriterThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +82,11 @@ class Database:
     async def _arun(self, function: Callable[[Connection], T], *, write: bool) -> T:
         with translated(self):
             if self.dialect.one_writer:
-                return await self._writer_thread().submit(function, write=write)
+                while True:
+                    try:
+                        return await self._writer_thread().submit(function, write=write)
+                    except WriterStopped:
+                        continue  # closed in between by another part of this process: the next use opens it again
             async with self.async_engine().connect() as conn:
                 try:
                     return await conn.run_sync(lambda sync: engines.guarded(sync, lambda: function(sync)))

@@ -29,25 +29,39 @@ class _Task(NamedTuple):
     future: asyncio.Future[Any]
 
 
+class WriterStopped(Exception):  # noqa: N818 - it tells what happened; the caller asks the next thread
+    """The thread takes no more work: its database was closed."""
+
+
 class WriterThread:
     """Runs functions on one connection, in the order in which they came; starts with the first, ends with `stop`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopped = False
         self._thread = threading.Thread(target=self._serve, name=f"rowlock-sqlite-{db.name}", daemon=True)
         self._thread.start()
 
     async def submit(self, function: Callable[[Connection], T], *, write: bool) -> T:
-        """The function's result. A caller that is cancelled leaves its function to run: it can not be stopped."""
+        """The function's result. A caller that is cancelled leaves its function to run: it can not be stopped.
+
+        Raises `WriterStopped`, without having run it, after `stop`.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Task(function, write, loop, future))
+        with self._lock:
+            if self._stopped:
+                raise WriterStopped
+            self._queue.put(_Task(function, write, loop, future))
         return await future
 
     def stop(self) -> None:
         """Finishes what was submitted, and ends the thread."""
-        self._queue.put(None)
+        with self._lock:  # nothing is put behind the end, where nobody would answer it
+            self._stopped = True
+            self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
