@@ -80,7 +80,8 @@ def _claims(here: Place, options: argparse.Namespace, _drivers: Path | None) -> 
     cost = claims.measure(here, options.history)
     for name in ("claim", "look"):
         empty, full = cost[f"{name} empty"], cost[f"{name} full"]
-        text = f"{name:<6} {full:.2f} ms with {options.history:,} finished rows, {empty:.2f} without   times {full / empty:.2f}"
+        with_history = f"{full:.2f} ms with {options.history:,} finished rows"
+        text = f"{name:<6} {with_history}, {empty:.2f} without   times {full / empty:.2f}"
         _tell(options, here, "claims", text, {"what": name, "empty_ms": empty, "full_ms": full})
 
 

@@ -59,7 +59,8 @@ def _postgresql(place: Place) -> tuple[Callable[[int], Any], Callable[[int], Any
 
     conn = psycopg.connect(place.url, autocommit=True)
     one = f"INSERT INTO rowlock_job ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
-    many = f"INSERT INTO rowlock_job ({_COLUMNS}) SELECT 'noop', repeat('f', 64), p, 'bench', 100, 5, 30000 FROM unnest(%s::text[]) p"
+    constants = "'noop', repeat('f', 64), p, 'bench', 100, 5, 30000"
+    many = f"INSERT INTO rowlock_job ({_COLUMNS}) SELECT {constants} FROM unnest(%s::text[]) p"
 
     def batch(records: int) -> None:
         for start in range(0, records, 1_000):
@@ -99,11 +100,13 @@ def _mariadb(place: Place) -> tuple[Callable[[int], Any], Callable[[int], Any], 
     cursor = conn.cursor()
     times = ", run_at, created_at"
     now = ", UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)"
-    one = f"INSERT INTO rowlock_job ({_COLUMNS}{times}) VALUES (%s, %s, %s, %s, %s, %s, %s{now})"
+    head, row = f"INSERT INTO rowlock_job ({_COLUMNS}{times}) VALUES ", f"(%s, %s, %s, %s, %s, %s, %s{now})"
+    one = head + row
 
     def batch(records: int) -> None:
         for start in range(0, records, 1_000):
-            cursor.executemany(one, [_values(n) for n in range(start, start + 1_000)])
+            rows = [value for n in range(start, start + 1_000) for value in _values(n)]
+            cursor.execute(head + ", ".join([row] * 1_000), rows)
 
     return (lambda n: cursor.execute(one, _values(n))), batch, conn.close
 

@@ -1,4 +1,4 @@
-"""The program under measurement: one no-op job. As a command: `python -m bench.program URL SLOTS LOOP` works until killed."""
+"""The program under measurement: one no-op job. `python -m bench.program URL SLOTS LOOP` works until it is killed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rowlock import App, Job
@@ -36,7 +37,7 @@ class Calls:
 
 
 def emit(event: str) -> None:
-    with open(EVENTS, "a", encoding="utf-8") as file:
+    with Path(EVENTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"ev": event, "t": time.time()}) + "\n")
 
 
