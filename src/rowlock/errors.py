@@ -98,6 +98,13 @@ class DatabaseUnavailable(DatabaseError):
     """The database did not answer, or refused the connection. The message never has a password."""
 
 
+class LoginRefused(DatabaseError):
+    """The database answered, and refused the connection: user, password or database name are wrong.
+
+    To try again changes nothing, so nothing waits for it. The message never has a password.
+    """
+
+
 class MissingDriver(DatabaseError, ImportError):
     """The Python driver for a database is not installed. The message has the `pip install` line."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -50,4 +51,10 @@ def demo(input: Input = None, output: Output = None, keep: Keep = False) -> None
         )
     from rowlock.demo import show
 
+    signal.signal(signal.SIGTERM, _end)
     raise typer.Exit(show(list(input or []), output, keep=keep))
+
+
+def _end(_number: int, _frame: object) -> None:
+    """SIGTERM is an exception, so that the demo's workers and its directory go with it."""
+    raise SystemExit(143)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from rowlock.errors import DatabaseUnavailable, NotMigrated
+from rowlock.errors import DatabaseUnavailable, LoginRefused, NotMigrated
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -25,6 +25,8 @@ def translated(db: Database) -> Generator[None]:
             raise not_migrated(db) from error
         if is_outage(db, error):
             raise unavailable(db, error) from error
+        if _is_refusal(db, error):
+            raise refused(db, error) from error
         raise
     except (OSError, PoolTimeout) as error:
         raise unavailable(db, error) from error
@@ -45,6 +47,24 @@ def unavailable(db: Database, error: BaseException) -> DatabaseUnavailable:
         f"database {db.name!r} ({where(db)}) can not be reached, or broke off ({kind}); "
         f"look whether it runs, and at its URL, user and password"
     )
+
+
+def refused(db: Database, error: BaseException) -> LoginRefused:
+    """The error for a database that is there and lets nobody in with this URL."""
+    original = getattr(error, "orig", None) or error
+    kind = type(original.__cause__ or original).__name__  # SQLAlchemy's own class may stand between
+    user = f" as {db.url.username!r}" if db.url.username else ""
+    return LoginRefused(
+        f"database {db.name!r} ({where(db)}) refuses the connection{user} ({kind}); "
+        f"look at the user, the password and the database's name in its URL"
+    )
+
+
+def _is_refusal(db: Database, error: DBAPIError) -> bool:
+    """The connection failed, not a statement on one, and not for want of time."""
+    if error.statement is not None:
+        return False
+    return not (db.dialect.is_conflict(error) or db.dialect.is_lock_timeout(error))
 
 
 def is_outage(db: Database, error: BaseException) -> bool:
