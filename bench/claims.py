@@ -14,7 +14,7 @@ from rowlock.store.claim import Branch, Source, claim, look
 
 HISTORY = {
     "postgresql": "generate_series(1, {n}) AS g(i)",
-    "mariadb": "seq_1_to_{n} AS g(i)",
+    "mariadb": "seq_1_to_{n}",
     "sqlite": "(WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g WHERE i < {n}) SELECT i FROM g)",
 }
 NOW = {"postgresql": "clock_timestamp()", "mariadb": "UTC_TIMESTAMP(6)", "sqlite": "'2026-01-01 00:00:00.000000'"}

@@ -23,17 +23,21 @@ class EnqueueHooks(Dialect):
     """The hooks that `store/enqueue.py` calls."""
 
     looks_outside: ClassVar[bool] = True
+    returning: ClassVar[str] = ""
+    """What makes an INSERT answer its rows' nonces and ids, where the server can."""
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         now = "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s"
         statement, params = sql.insert(rows, now, self.to_db)
         try:
-            result = conn.exec_driver_sql(statement, params | db.now_params())
+            result = conn.exec_driver_sql(statement + self.returning, params | db.now_params())
         except DBAPIError as error:
             # A plain INSERT: IGNORE would hide other faults, ON DUPLICATE KEY would lock the record that it meets.
             if server.code(error) == server.DUPLICATE:
                 return []
             raise
+        if self.returning:
+            return [Inserted(row[0], row[1]) for row in result]
         if len(rows) == 1:
             return [Inserted(rows[0].nonce, result.lastrowid)]
         made = conn.exec_driver_sql(

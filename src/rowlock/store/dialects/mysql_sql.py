@@ -195,13 +195,23 @@ _COLUMNS = (
 
 
 def insert(rows: Sequence[Row], now: str, to_db: Callable[[Any], Any]) -> tuple[str, dict[str, Any]]:
-    """One multi-row INSERT. Times are computed there: the session's zone is the caller's, so UTC_TIMESTAMP."""
-    params: dict[str, Any] = {
-        "job": rows[0].job,
-        "fingerprint": rows[0].fingerprint,
-        "most": rows[0].max_attempts,
-        "timeout": rows[0].timeout_ms,
-    }
+    """One multi-row INSERT. Times are computed there: the session's zone is the caller's, so UTC_TIMESTAMP.
+
+    A value that is the same in all rows is one parameter: the drivers write each of them into the statement.
+    """
+    first = rows[0]
+    params: dict[str, Any] = {"job": first.job, "fingerprint": first.fingerprint}
+    params |= {"most": first.max_attempts, "timeout": first.timeout_ms}
+    marks: dict[str, str] = {}
+    for name in ("payload", "key", "queue", "headers", "nonce"):
+        column = [getattr(row, name) for row in rows]
+        same = all(value == column[0] for value in column)
+        marks[name] = f"%({name})s" if same else f"%({name}{{n}})s"
+        params |= {name: column[0]} if same else {f"{name}{n}": value for n, value in enumerate(column)}
+    shape = (
+        f"(%(job)s, %(fingerprint)s, {marks['payload']}, {marks['key']}, {marks['queue']}, {{priority}}, 'pending',"
+        f" {{due}}, 0, %(most)s, %(timeout)s, {marks['headers']}, {marks['nonce']}, {now})"
+    )
     values: list[str] = []
     for n, row in enumerate(rows):
         due = now
@@ -210,10 +220,5 @@ def insert(rows: Sequence[Row], now: str, to_db: Callable[[Any], Any]) -> tuple[
         elif row.run_at is not None:
             due = f"GREATEST(%(at{n})s, {now})"
             params[f"at{n}"] = to_db(row.run_at)
-        params[f"p{n}"], params[f"k{n}"], params[f"q{n}"] = row.payload, row.key, row.queue
-        params[f"h{n}"], params[f"n{n}"] = row.headers, row.nonce
-        values.append(
-            f"(%(job)s, %(fingerprint)s, %(p{n})s, %(k{n})s, %(q{n})s, {int(row.priority)}, 'pending', {due}, 0,"
-            f" %(most)s, %(timeout)s, %(h{n})s, %(n{n})s, {now})"
-        )
+        values.append(shape.format(n=n, priority=int(row.priority), due=due))
     return _COLUMNS + ", ".join(values), params
