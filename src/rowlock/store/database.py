@@ -69,7 +69,7 @@ class Database:
     def run(self, function: StoreFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `function(conn, db, …)` on a connection of Rowlock's own, in this thread."""
         with translated(self), self.engine().connect() as conn:
-            return engines.guarded(conn, lambda: function(conn, self, *args, **kwargs))
+            return engines.guarded(conn, self, lambda: function(conn, self, *args, **kwargs))
 
     async def arun(self, function: StoreFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same from a coroutine. Where one transaction writes at a time, what waits together shares one."""
@@ -89,7 +89,7 @@ class Database:
                         continue  # closed in between by another part of this process: the next use opens it again
             async with self.async_engine().connect() as conn:
                 try:
-                    return await conn.run_sync(lambda sync: engines.guarded(sync, lambda: function(sync)))
+                    return await conn.run_sync(lambda sync: engines.guarded(sync, self, lambda: function(sync)))
                 except asyncio.CancelledError:
                     # A reply may still be on its way: the connection is closed, not returned (C8).
                     await conn.invalidate()

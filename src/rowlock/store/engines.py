@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from rowlock.errors import UnsupportedDatabase
+from rowlock.store.failures import is_outage
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database, Target
@@ -128,11 +129,14 @@ def _listen(engine: Engine, db: Database) -> None:
     event.listen(engine, "checkin", returned)
 
 
-def guarded(conn: Connection, function: Callable[[], T]) -> T:
+def guarded(conn: Connection, db: Database, function: Callable[[], T]) -> T:
     """Runs a function of the store, and leaves nothing open on the connection, whatever ends it."""
     try:
         return function()
-    except Exception:
+    except Exception as error:
+        if is_outage(db, error):
+            # It may lead to a server that was demoted, and answers "read-only" as long as it is used (K2).
+            conn.invalidate()
         raise
     except BaseException:
         conn.invalidate()

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from rowlock.errors import DatabaseUnavailable, LoginRefused, NotMigrated
@@ -77,7 +77,9 @@ def is_outage(db: Database, error: BaseException) -> bool:
         return True
     if db.dialect.is_conflict(error) or db.dialect.is_lock_timeout(error):
         return False
-    return isinstance(error, InterfaceError | OperationalError) and not db.dialect.is_statement_fault(error)
+    # Drivers disagree about the class of "read-only" and "disk full": asyncpg has none for most of what a server says.
+    vague = isinstance(error, InterfaceError | OperationalError | InternalError) or type(error) is DBAPIError
+    return vague and not db.dialect.is_statement_fault(error)
 
 
 def where(db: Database) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from rowlock.errors import NotMigrated, SchemaTooNew
+from rowlock.errors import DatabaseUnavailable, NotMigrated, SchemaTooNew
 from rowlock.store import schema
 from rowlock.store.failures import not_migrated, where
 from rowlock.store.migrations.step import Step
@@ -34,9 +35,21 @@ def migrate(conn: Connection, db: Database) -> list[str]:
     """Brings the schema to this library's level, and puts back what is missing of it. Answers what was made.
 
     Any number of processes may call it at once: one works, the others wait and find nothing to do. Raises
-    `SchemaTooNew`, `UnsupportedDatabase`.
+    `SchemaTooNew`, `UnsupportedDatabase`, and `DatabaseUnavailable` when another session keeps it locked for too long.
     """
     db.dialect.check_server(conn)
+    try:
+        return _locked(conn, db)
+    except DBAPIError as error:
+        if not db.dialect.is_lock_timeout(error):
+            raise
+        raise DatabaseUnavailable(
+            f"database {db.name!r} ({where(db)}) is kept locked by another session, so that its tables can not be "
+            f"looked after (S1); look what holds the lock"
+        ) from error
+
+
+def _locked(conn: Connection, db: Database) -> list[str]:
     if db.dialect.transactional_ddl:
         with db.transaction(conn):
             db.dialect.lock_migration(conn)
