@@ -113,16 +113,19 @@ def parameters_of(assignments: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def fenced_update(shape: QueueShape, assignments: str, now: str, varying: tuple[str, ...], wait: bool) -> str:
-    """Updates what the pairs still own. The clock is read outside of the locking CTE: inside it, or in a plain
-    UPDATE, an expired lease is accepted after a wait for the lock (L2).
+    """Updates what the pairs still own.
+
+    The clock is the output of an aggregate over the locked rows, so it is read after the last lock, whatever the plan:
+    as a plain condition beside them a sequential scan reads it first, and revives a lease that ended during the wait.
+    The deadline judged is the locked row's, since the statement's own snapshot may be older than the wait (L2).
     """
     c = shape.column
-    table, id_, token = quoted(shape.table), quoted(c("id")), quoted(c("token"))
+    table, id_, token, lease = (quoted(name) for name in (shape.table, c("id"), c("token"), c("lease")))
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name == "now":
-            return now
+            return "(SELECT now FROM clock)"
         kind = _TYPES.get(PARAMETERS[name], PARAMETERS[name])
         if name in varying:
             return f"(CAST(:{name} AS {kind}[]))[array_position(CAST(:ids AS bigint[]), t.{id_})]"
@@ -133,12 +136,13 @@ def fenced_update(shape: QueueShape, assignments: str, now: str, varying: tuple[
 WITH pair AS MATERIALIZED (
   SELECT p.id, p.token FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[])) AS p(id, token)),
 held AS MATERIALIZED (
-  SELECT t.{id_} AS id, t.{token} AS token FROM {table} t
+  SELECT t.{id_} AS id, t.{token} AS token, t.{lease} AS lease FROM {table} t
    WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND t.{quoted(c("state"))} = 'running'
-   ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"})
+   ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"}),
+clock AS MATERIALIZED (SELECT {now} AS now, count(*) AS locked FROM held)
 UPDATE {table} AS t SET {changes}
- WHERE t.{id_} = ANY(ARRAY(SELECT h.id FROM held h JOIN pair p ON p.id = h.id AND p.token = h.token))
-   AND t.{quoted(c("lease"))} > {now}
+ WHERE t.{id_} = ANY(ARRAY(SELECT h.id FROM held h JOIN pair p ON p.id = h.id AND p.token = h.token
+                            WHERE h.lease > (SELECT now FROM clock)))
 RETURNING t.{id_}"""
 
 
