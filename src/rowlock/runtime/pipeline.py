@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from rowlock.runtime.announcer import Announcer
 from rowlock.runtime.claimer import Claimer
 from rowlock.runtime.outage import Guard, Outage
 from rowlock.runtime.rescuer import Rescuer
@@ -23,8 +24,8 @@ class Pipeline:
     """claim -> run -> settle for the queues of one database. `slots` are the queues with their numbers of slots."""
 
     def __init__(
-        self, floor: Floor, roster: Roster, *, slots: Mapping[str, int], poll_s: float, suffix: str,
-        on_stuck: Callable[[str], None],
+        self, floor: Floor, roster: Roster, *, slots: Mapping[str, int], poll_s: float, unknown_ms: int,
+        suffix: str, on_stuck: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.db = roster.db
         self.roster = roster
@@ -37,6 +38,7 @@ class Pipeline:
         self.rescuer = Rescuer(
             self.db, self._guard("rescuer"), shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
         )
+        self.announcer = Announcer(roster, self._guard("announcer"), unknown_ms=unknown_ms, poll_s=poll_s)
         self.claimers = [
             Claimer(
                 floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held,
@@ -48,6 +50,7 @@ class Pipeline:
         self._outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
         self._settling: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
         self.claiming: list[asyncio.Task[None]] = []
 
     def kept(self) -> Kept:
@@ -59,6 +62,7 @@ class Pipeline:
     def start(self) -> None:
         """Sets all loops going."""
         self.start_settling()
+        self._announcing = self._task(self.announcer.run, "announcer")
         self._rescuing = self._task(self.rescuer.run, "rescuer")
         self.claiming = [self._task(claimer.run, f"claim:{claimer.queue}") for claimer in self.claimers]
 
@@ -70,15 +74,18 @@ class Pipeline:
         """Ends the loops; what is not settled by now keeps its lease."""
         self.settler.stop()
         self.rescuer.stop()
-        tasks = [task for task in (self._settling, self._rescuing, *self.claiming) if task is not None]
+        self.announcer.stop()
+        background = (self._settling, self._rescuing, self._announcing)
+        tasks = [task for task in (*background, *self.claiming) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def drain(self) -> None:
-        """`floor.draining` is set: nothing is claimed or rescued any more."""
-        if self._rescuing is not None:
-            self._rescuing.cancel()
+        """`floor.draining` is set: nothing is claimed, rescued or blocked any more."""
+        for task in (self._rescuing, self._announcing):
+            if task is not None:
+                task.cancel()
         for claimer in self.claimers:
             claimer.drain()
 

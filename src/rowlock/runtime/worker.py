@@ -122,10 +122,11 @@ class Worker:
         events = Events(self._app.hooks)
         self._floor = Floor(loop, threads, events, self.health, jitter=self._jitter, on_failure=self._on_failure)
         isolate.install(loop)
-        poll_s = self._app.settings.job.poll_ms / 1000
+        settings = self._app.settings.job
         self._pipelines = [
             Pipeline(
-                self._floor, roster, slots=each, poll_s=poll_s, on_stuck=self._stuck,
+                self._floor, roster, slots=each, poll_s=settings.poll_ms / 1000, unknown_ms=settings.unknown_ms,
+                on_stuck=self._stuck,
                 suffix="" if len(served) == 1 else f"@{roster.db.name}",
             )
             for (roster, _), each in zip(served, numbers, strict=True)

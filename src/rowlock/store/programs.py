@@ -40,7 +40,7 @@ def announce(conn: Connection, db: Database, pairs: Collection[Pair]) -> None:
     rows = [{"pair": _key(pair), "job": pair.job, "fingerprint": pair.fingerprint} for pair in sorted(pairs)]
     with db.transaction(conn):
         db.dialect.upsert_programs(conn, db, rows)
-        now = _database_now(conn, db)
+        now = database_now(conn, db)
         conn.execute(delete(schema.program).where(schema.program.c.announced_at < now - FORGET_AFTER))
 
 
@@ -52,18 +52,43 @@ def block_unknown(
     The category is `unknown_job` if no program knows the job's name, `schema_mismatch` if one knows it with another
     input. At most `limit` of each pair in one call.
     """
-    strangers = [found for found in db.dialect.pending_pairs(conn) if Pair(found[1], found[2]) not in known]
-    if not strangers:
+    found = _not_known(conn, db, known)
+    if not found:
         return []
-    since = _database_now(conn, db) - timedelta(milliseconds=unknown_ms)
+    since = database_now(conn, db) - timedelta(milliseconds=unknown_ms)
     announced = _announced(conn, since, inclusive=unknown_ms > 0)
     names = {pair.job for pair in known} | {pair.job for pair in announced}
     blocked: list[Rescued] = []
-    for queue, job, fingerprint in strangers:
+    for queue, job, fingerprint in found:
         if Pair(job, fingerprint) not in announced:
             category = Category.SCHEMA_MISMATCH if job in names else Category.UNKNOWN_JOB
             blocked += _block(conn, db, (queue, job, fingerprint), since, category, limit)
     return blocked
+
+
+def strangers(conn: Connection, db: Database, known: Collection[Pair], unknown_ms: int) -> set[Pair]:
+    """The pairs of pending records, due or not, that are not `known` and that nobody has announced of late."""
+    found = {Pair(job, fingerprint) for _, job, fingerprint in _not_known(conn, db, known)}
+    if not found:
+        return found
+    since = database_now(conn, db) - timedelta(milliseconds=unknown_ms)
+    return found - _announced(conn, since, inclusive=unknown_ms > 0)
+
+
+def last_announced(conn: Connection, db: Database, pair: Pair) -> datetime | None:
+    """When a serving process last said that it knows this pair; None if none has in the last 30 days."""
+    row = conn.execute(select(schema.program.c.announced_at).where(schema.program.c.pair == _key(pair))).first()
+    return None if row is None else row[0]
+
+
+def database_now(conn: Connection, db: Database) -> datetime:
+    """The instant by the clock of all workers: the database's, or the test's (L2)."""
+    if db.clock.bound is not None:
+        return db.clock.bound()
+    value = fetch(conn, text(f"SELECT {db.dialect.now(db)}"), db.now_params())[0][0]
+    now = db.dialect.from_db(value)
+    assert now is not None
+    return now
 
 
 def runnable_blocked(conn: Connection, db: Database, known: Iterable[Pair], limit: int = 1_000) -> list[int]:
@@ -113,13 +138,8 @@ def _block(
     return [Rescued(row[0], job, queue, row[1], State.BLOCKED, category) for row in rows]
 
 
-def _database_now(conn: Connection, db: Database) -> datetime:
-    if db.clock.bound is not None:
-        return db.clock.bound()
-    value = fetch(conn, text(f"SELECT {db.dialect.now(db)}"), db.now_params())[0][0]
-    now = db.dialect.from_db(value)
-    assert now is not None
-    return now
+def _not_known(conn: Connection, db: Database, known: Collection[Pair]) -> list[tuple[str, str, str]]:
+    return [found for found in db.dialect.pending_pairs(conn) if Pair(found[1], found[2]) not in known]
 
 
 def _key(pair: Pair) -> str:
