@@ -229,6 +229,23 @@ def test_check_reports_what_a_declaration_refuses_where_it_stands(cli: Cli, fold
     assert done.out.count("\n") == 1
 
 
+def test_check_wants_a_mode_in_the_file_of_a_program_with_jobs(cli: Cli, folder: Path) -> None:
+    # contract: M3, J6
+    (folder / "setting.json").write_text('{"database": {"default": {"url": "sqlite:///a.db"}}}')
+    (folder / "filed.py").write_text(APP.replace('"sqlite:///news.db"', 'settings="setting.json"'))
+    done = cli("check", "filed:app")
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith("setting.json:1: mode setting.json: runtime.mode is missing")
+
+
+def test_check_passes_a_program_that_only_enqueues(cli: Cli, folder: Path) -> None:
+    # contract: J8
+    (folder / "api.py").write_text(
+        "from rowlock import App\napp = App('sqlite:///a.db')\napp.declare('render', max_attempts=3, timeout=5)\n"
+    )
+    assert cli("check", "api:app").code == 0
+
+
 # --- settings ------------------------------------------------------------------------------------------------
 
 

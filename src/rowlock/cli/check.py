@@ -12,6 +12,7 @@ from rowlock.cli.failing import sentences
 from rowlock.cli.options import Application, ApplicationOption
 
 if TYPE_CHECKING:
+    from rowlock.app import App
     from rowlock.findings import Finding
 
 
@@ -43,12 +44,25 @@ def _findings(argument: str | None, option: str | None) -> Iterator[Finding]:
     except lookup.ImportFailure as failure:
         yield _shown(Finding(failure.file, failure.line, failure.code, str(failure)))
         return
-    found = app.findings()
+    found = [*app.findings(), *_of_mode(app)]
     for finding in found:
         yield _shown(finding)
     if not found:
         names = {job.name for job in app.jobs.values()}
         output.note(f"nothing found: {_many(len(names), 'job')}, {_many(len(app.databases), 'database')}")
+
+
+def _of_mode(app: App) -> Iterator[Finding]:
+    from rowlock.errors import NotBuiltYet, StartRefused
+    from rowlock.findings import Finding
+    from rowlock.runtime.start import refuse_mode
+
+    try:
+        refuse_mode(app, None)
+    except StartRefused as refused:
+        yield Finding(app.settings.origin, 1, "mode", str(refused))
+    except NotBuiltYet:  # a program that only enqueues is not run by this command
+        return
 
 
 def _shown(finding: Finding) -> Finding:
