@@ -40,8 +40,10 @@ class MariaDB(MySQL):
             return self.claim_levels(conn, db, source, levels, limit)
         priority, branches = levels[0]
         rows = self._whole(conn, db, source, priority, branches, limit)
-        claimed = self._take_at_once(conn, db, source, rows) if rows else []
-        return self.claim_levels(conn, db, source, levels, limit) if claimed is None else claimed
+        if not rows:
+            return []
+        # Nothing: somebody has one of them locked, or others took them all, and there may be more behind.
+        return self._take_at_once(conn, db, source, rows) or self.claim_levels(conn, db, source, levels, limit)
 
     def _whole(
         self, conn: Connection, db: Database, source: Source, priority: int, branches: list[int], limit: int
@@ -55,12 +57,12 @@ class MariaDB(MySQL):
             slices[int(row[0])].append(scan.Candidate(row[8], row[1]))
         return [found[candidate.id] for candidate in scan.merge(slices, per_branch, limit)]
 
-    def _take_at_once(self, conn: Connection, db: Database, source: Source, rows: list[Any]) -> list[Claimed] | None:
-        """Takes rows that were read, if nobody has one locked and none was tried meanwhile; else None."""
+    def _take_at_once(self, conn: Connection, db: Database, source: Source, rows: list[Any]) -> list[Claimed]:
+        """Takes the rows that were read and are still free, if nobody has one of them locked; else none."""
         leases, nonce = lease_of(source), secrets.token_hex(12)
         of_lease = {leases[row[1]] for row in rows}
         if len(of_lease) > 1:
-            return None
+            return []
         tries = ",".join(f"({row[0]},{row[8]})" for row in rows)
         params = {"nonce": nonce, "lease_ms": of_lease.pop(), "claimed_by": source.claimed_by} | db.now_params()
         statement = sql.take_due(source.table, self.in_ids([row[0] for row in rows]), tries, self.now(db))
@@ -68,7 +70,7 @@ class MariaDB(MySQL):
             taken = run(conn, AT_ONCE + statement, params).rowcount
         except DBAPIError as error:
             if server.code(error) in server.LOCK_TIMEOUTS | server.CONFLICTS:
-                return None
+                return []
             raise
         if taken != len(rows):
             tokens = ",".join(f"'{nonce}{row[0]:x}'" for row in rows)
