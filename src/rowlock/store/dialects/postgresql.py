@@ -183,12 +183,14 @@ class PostgreSQL(Dialect):
     # --- enqueueing ---------------------------------------------------------------------------------------
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
+        # One instant for all columns and rows, of this statement: not of a caller's transaction, which may be old.
+        now = "statement_timestamp()" if db.clock.bound is None else self.now(db)
         if len(rows) == 1:
-            made = fetch(conn, _statement(sql.insert_one(self.now(db))), rows[0]._asdict() | db.now_params())
+            made = fetch(conn, _statement(sql.insert_one(now)), rows[0]._asdict() | db.now_params())
         else:
             arrays = sql.arrays_of(rows)
             params = rows[0]._asdict() | arrays | db.now_params()
-            made = fetch(conn, _statement(sql.insert_many(self.now(db), tuple(arrays))), params)
+            made = fetch(conn, _statement(sql.insert_many(now, tuple(arrays))), params)
         return [Inserted(row[0], row[1]) for row in made]
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
