@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
+from rowlock.runtime.events import Events
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.store.claim import Rescued
 from rowlock.store.programs import announce, block_unknown, runnable_blocked, strangers
@@ -28,10 +29,11 @@ class Announcer:
     A program that lives must not look gone to another one's `unknown_ms`, so that three announcements fall in it.
     """
 
-    def __init__(self, roster: Roster, guard: Guard, *, unknown_ms: int, poll_s: float) -> None:
+    def __init__(self, roster: Roster, guard: Guard, events: Events, *, unknown_ms: int, poll_s: float) -> None:
         self._roster = roster
         self._db: Database = roster.db
         self._guard = guard
+        self._events = events
         self._unknown_ms = unknown_ms
         third_s = unknown_ms / 3_000
         self._pace_s = max(poll_s, min(ANNOUNCE_S, third_s))
@@ -72,6 +74,7 @@ class Announcer:
                 "(S4, S7); deploy one that does, then `rowlock records release`",
                 db.name, len(blocked), self._unknown_ms / 1000,
             )  # fmt: skip
+            self._events.tell_blocked(blocked)
         return blocked
 
     def stop(self) -> None:

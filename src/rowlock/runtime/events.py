@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rowlock.model.context import Context
+from rowlock.model.outcome import State
 from rowlock.model.texts import error_class
 from rowlock.runtime.describe import frames, log
+from rowlock.store.claim import Rescued
 
 Listener = Callable[[Any], object]
 
@@ -68,6 +70,13 @@ class Events:
                 listener(event)
             except BaseException as error:  # noqa: BLE001 - a failing hook never fails the record (H2, R4)
                 self.complain(listener, error, f"listener of {event.name!r}")
+
+    def tell_blocked(self, records: Sequence[Rescued]) -> None:
+        """Says which records were set aside without an attempt (S4, C5)."""
+        if self.wanted("blocked"):
+            for record in records:
+                if record.state is State.BLOCKED:
+                    self.tell(Event("blocked", record.id, record.job, record.queue, record.attempt, record.category))
 
     def complain(self, hook: Callable[..., object], error: BaseException, what: str) -> None:
         """Logs the failure of a hook, once for each hook: one that always fails must not write a line a record."""

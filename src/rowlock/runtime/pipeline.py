@@ -36,9 +36,9 @@ class Pipeline:
         self._outage = Outage(self.db, floor.events)
         self.settler = Settler(floor, self.db, self._guard("settler"), self.held)
         self.rescuer = Rescuer(
-            self.db, self._guard("rescuer"), shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
+            self.db, self._guard("rescuer"), floor.events, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
         )
-        self.announcer = Announcer(roster, self._guard("announcer"), unknown_ms=unknown_ms, poll_s=poll_s)
+        self.announcer = Announcer(roster, self._guard("announcer"), floor.events, unknown_ms=unknown_ms, poll_s=poll_s)
         self.claimers = [
             Claimer(
                 floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rowlock.model.table import JOBS
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
+from rowlock.runtime.events import Events
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.store.claim import bury, rescue
 
@@ -23,10 +24,12 @@ class Rescuer:
     """One for each database of a worker: every quarter of the shortest lease, at most 5 s apart."""
 
     def __init__(
-        self, db: Database, guard: Guard, *, shortest_lease_s: float, on_found: Callable[[Collection[str]], None]
-    ) -> None:
+        self, db: Database, guard: Guard, events: Events, *, shortest_lease_s: float,
+        on_found: Callable[[Collection[str]], None],
+    ) -> None:  # fmt: skip
         self._db = db
         self._guard = guard
+        self._events = events
         self._pace_s = min(LONGEST_PAUSE_S, shortest_lease_s / 4)
         self._on_found = on_found
 
@@ -58,6 +61,7 @@ class Rescuer:
                 "database %r: %d records were set aside, without attempts left or out of bounds (C5, S4)",
                 self._db.name, len(buried),
             )  # fmt: skip
+            self._events.tell_blocked(buried)
         return max(len(rescued), len(buried))
 
     def stop(self) -> None:

@@ -201,10 +201,13 @@ class Worker:
 
     async def _drain_round(self, limit: int) -> int:
         """At most one record of each queue."""
+        floor = self._floor
+        assert floor is not None
         claimed = 0
         for pipeline in self._pipelines:
             await pipeline.rescuer.run_once()
-            await pipeline.db.arun(block_unknown, pipeline.roster.pairs, self._app.settings.job.unknown_ms)
+            unknown_ms = self._app.settings.job.unknown_ms
+            floor.events.tell_blocked(await pipeline.db.arun(block_unknown, pipeline.roster.pairs, unknown_ms))
             for claimer in pipeline.claimers:
                 if claimed >= limit:
                     break
