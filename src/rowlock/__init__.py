@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from rowlock.model.settings import Settings
     from rowlock.model.table import Lease
     from rowlock.runtime.events import Event
+    from rowlock.store.explain import Explanation, Reason
     from rowlock.store.records import Count, Page, Record
+    from rowlock.store.release import Done
 
 __all__ = [
     "Ack",
@@ -74,6 +76,7 @@ __all__ = [
     "DeclarationTypeError",
     "DeclareOptions",
     "DirectCall",
+    "Done",
     "Drop",
     "EncodeError",
     "EncodeTypeError",
@@ -83,6 +86,7 @@ __all__ = [
     "EnqueueValueError",
     "Enqueued",
     "Event",
+    "Explanation",
     "FilterError",
     "FilterTypeError",
     "Finding",
@@ -104,6 +108,7 @@ __all__ = [
     "OutcomeError",
     "OutcomeTypeError",
     "Page",
+    "Reason",
     "Record",
     "Retry",
     "RowlockError",
@@ -137,6 +142,7 @@ _HOMES = {
     "DeclarationTypeError": "rowlock.errors",
     "DeclareOptions": "rowlock.model.policy",
     "DirectCall": "rowlock.errors",
+    "Done": "rowlock.store.release",
     "Drop": "rowlock.model.outcome",
     "EncodeError": "rowlock.errors",
     "EncodeTypeError": "rowlock.errors",
@@ -146,6 +152,7 @@ _HOMES = {
     "EnqueueValueError": "rowlock.errors",
     "Enqueued": "rowlock.model.request",
     "Event": "rowlock.runtime.events",
+    "Explanation": "rowlock.store.explain",
     "FilterError": "rowlock.errors",
     "FilterTypeError": "rowlock.errors",
     "Finding": "rowlock.findings",
@@ -167,6 +174,7 @@ _HOMES = {
     "OutcomeError": "rowlock.model.answer",
     "OutcomeTypeError": "rowlock.model.answer",
     "Page": "rowlock.store.records",
+    "Reason": "rowlock.store.explain",
     "Record": "rowlock.store.records",
     "Retry": "rowlock.model.outcome",
     "RowlockError": "rowlock.errors",

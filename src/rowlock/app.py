@@ -58,7 +58,7 @@ class App(HookDecorators):
         self._queues = Queues()
         self._lock = threading.Lock()
         self._under_test = False
-        self.records = Records(self._configured.one)
+        self.records = Records(self._configured.one, self)
         self._own = Jobs()
         self.include(self._own, *groups_of(include))
 

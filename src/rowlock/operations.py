@@ -1,4 +1,4 @@
-"""What operators ask of an application: `app.records` and `app.queues` (O1)."""
+"""What operators ask of an application: `app.records` and `app.queues` (O1, O3, H4)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypedDict, Unpack
 
+from rowlock.binding import Async, Sync, async_connection, sync_connection
 from rowlock.errors import FilterError, FilterTypeError
 from rowlock.model.durations import MAX_DELAY
 from rowlock.model.limits import Refusals, check_int, check_span, shown
 from rowlock.model.outcome import State
-from rowlock.store import records
+from rowlock.runtime.program import Program
+from rowlock.runtime.roster import known_of
+from rowlock.store import operate, records
 from rowlock.store.database import Database
+from rowlock.store.explain import Explanation, explain
+from rowlock.store.operate import Operation
 from rowlock.store.records import Count, Filter, Page, Record
+from rowlock.store.release import Done, release_all, release_one
 
 _REFUSE = Refusals(FilterError, FilterTypeError)
 LIMIT_MAX = 1_000
@@ -46,10 +52,9 @@ class Queues(Mapping[str, DeclaredQueue]):
         self._declared[name] = queue
 
 
-class RecordFilter(TypedDict, total=False):
-    """Which records: every given argument must match (O1)."""
+class OperationFilter(TypedDict, total=False):
+    """Which records an operation takes: every given argument must match (O2, O3)."""
 
-    state: State | str | None
     job: str | None
     queue: str | None
     category: str | None
@@ -58,11 +63,22 @@ class RecordFilter(TypedDict, total=False):
     """The least age since creation, a timedelta or seconds."""
 
 
-class Records:
-    """Reading records (O1). `database` is the name of a configured one; it may be left out where there is only one."""
+class RecordFilter(OperationFilter, total=False):
+    """Which records: every given argument must match (O1)."""
 
-    def __init__(self, database: Callable[[str | None], Database]) -> None:
+    state: State | str | None
+
+
+class Records:
+    """Records, for operators (O1, O3, H4).
+
+    `database` is the name of a configured one; it may be left out where there is only one. `connection` is what an
+    enqueue takes: the change is then part of that transaction.
+    """
+
+    def __init__(self, database: Callable[[str | None], Database], program: Program) -> None:
         self._database = database
+        self._program = program
 
     def get(self, id: int, *, database: str | None = None) -> Record:
         """One record, without its payload. Raises NotFound."""
@@ -115,6 +131,61 @@ class Records:
     async def acounts(self, *, database: str | None = None) -> tuple[Count, ...]:
         """`counts` from a coroutine."""
         return tuple(await self._database(database).aread(records.counts))
+
+    def explain(self, id: int, *, database: str | None = None) -> Explanation:
+        """Why a record is not running, or what became of it: a fixed word, a sentence, facts (H4). Raises NotFound."""
+        db = self._database(database)
+        return db.run(explain, id, known_of(self._program, db), self._program.settings.job.unknown_ms)
+
+    async def aexplain(self, id: int, *, database: str | None = None) -> Explanation:
+        """`explain` from a coroutine."""
+        db = self._database(database)
+        return await db.aread(explain, id, known_of(self._program, db), self._program.settings.job.unknown_ms)
+
+    def release(
+        self,
+        id: int | None = None,
+        *,
+        dry_run: bool = False,
+        connection: Sync | None = None,
+        database: str | None = None,
+        **wanted: Unpack[OperationFilter],
+    ) -> Done:
+        """Give blocked records that this program can run (again) back: pending, due now, no attempt spent (O3).
+
+        One by its `id`, or all that match every filter (none given: all), 200 in one transaction; those that somebody
+        else has locked are passed over. They keep id, key and attempt. Answers `Done(count, conflicts)`; a conflict is
+        a record whose key an active one has by now. `dry_run` changes nothing. Raises FilterError; with an `id`
+        NotFound, InvalidState, and KeyTaken or EnqueueBusy for its key; with a `connection` what an enqueue raises.
+        """
+        db = self._database(database)
+        caller = None if connection is None else sync_connection(connection, who="records.release")
+        return operate.run(db, self._releasing(db, id, dry_run, wanted), caller)
+
+    async def arelease(
+        self,
+        id: int | None = None,
+        *,
+        dry_run: bool = False,
+        connection: Async | None = None,
+        database: str | None = None,
+        **wanted: Unpack[OperationFilter],
+    ) -> Done:
+        """`release` from a coroutine."""
+        db = self._database(database)
+        caller = None if connection is None else await async_connection(connection, who="records.arelease")
+        return await operate.arun(db, self._releasing(db, id, dry_run, wanted), caller)
+
+    def _releasing(self, db: Database, id: int | None, dry_run: bool, wanted: OperationFilter) -> Operation[Done]:
+        filter = _filter(**wanted)
+        program = known_of(self._program, db)
+        if id is None:
+            return release_all(db, program, filter, dry_run=dry_run)
+        if filter != Filter():
+            raise FilterError(f"an id ({shown(id)}) and filters are given (O3); give one or the other")
+        if type(id) is not int:
+            raise FilterTypeError(f"id is {shown(id)}, not an int (O3); give the id that an enqueue answered")
+        return release_one(db, program, id, dry_run=dry_run)
 
 
 def _filter(

@@ -16,6 +16,7 @@ from rowlock.runtime.program import Program
 from rowlock.store.database import Database
 from rowlock.store.dialects.base import Branch, Source
 from rowlock.store.programs import Pair
+from rowlock.store.release import Known
 
 # What a lease has above the timeout on a database whose writers wait for each other (L5).
 COVER = timedelta(seconds=10)
@@ -83,13 +84,7 @@ class Roster:
                     self.plans[name, fingerprint] = Plan(job, fingerprint, lease, job.backoff or backoff, overrun_s)
                     branches.append(Branch(name, fingerprint, round(lease.total_seconds() * 1000)))
         self.branches = tuple(branches)
-        self.pairs = {
-            Pair(name, fingerprint)
-            for job in app.jobs.values()
-            if job.database == db.name
-            for name in job.names
-            for fingerprint in job.fingerprints
-        }
+        self.pairs = set(pairs_of(app, db))
         """What this program knows, also of jobs whose handlers live elsewhere (J8)."""
         # Where a handler's writes block renewal, a record whose stored timeout outlasts its lease is not run (S4, L5).
         self.covered = db.dialect.one_writer
@@ -102,6 +97,28 @@ class Roster:
     def source(self, queue: str) -> Source:
         """What a claimer of `queue` takes from."""
         return Source(JOBS, queue, self.branches, f"{socket.gethostname()}:{os.getpid()}"[:128])
+
+
+def pairs_of(app: Program, db: Database) -> dict[Pair, Job[Any, Any]]:
+    """Every pair of `db` that the program knows, also of jobs whose handlers live elsewhere (J8)."""
+    return {
+        Pair(name, fingerprint): job
+        for job in app.jobs.values()
+        if job.database == db.name
+        for name in job.names
+        for fingerprint in job.fingerprints
+    }
+
+
+def known_of(app: Program, db: Database) -> dict[Pair, Known]:
+    """The same, with what it takes to give a blocked record back (O3)."""
+    default = timedelta(milliseconds=app.settings.job.lease_ms)
+
+    def lease_ms(job: Job[Any, Any]) -> int | None:
+        covers = db.dialect.one_writer and job.has_handler
+        return round(lease_of(job, default, db).total_seconds() * 1000) if covers else None
+
+    return {pair: Known(tuple(job.names), lease_ms(job)) for pair, job in pairs_of(app, db).items()}
 
 
 def _overrun(milliseconds: int | None) -> timedelta | None:

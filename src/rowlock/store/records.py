@@ -75,11 +75,16 @@ class Count:
     future: int
 
 
+def no_record(db: Database, id: int) -> NotFound:
+    """The error for an id that no record has."""
+    return NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
+
+
 def get(conn: Connection, db: Database, id: int) -> Record:
     """One record. Raises `NotFound`."""
     row = conn.execute(select(*_SHOWN).where(schema.job.c.id == id)).first()
     if row is None:
-        raise NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
+        raise no_record(db, id)
     return _record(row)
 
 
@@ -88,16 +93,16 @@ def payload(conn: Connection, db: Database, id: int) -> bytes:
     statement = f"SELECT {db.dialect.raw('payload')} FROM rowlock_job WHERE id = {int(id)}"
     value = conn.exec_driver_sql(statement).scalar_one_or_none()
     if value is None:
-        raise NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
+        raise no_record(db, id)
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def list_(conn: Connection, db: Database, filter: Filter, *, limit: int = 50, after: int | None = None) -> Page:
     """Records that match, newest first, at most `limit` (1..1,000); `after` is the `next` of the page before."""
-    conditions = _conditions(db, filter)
+    wanted = conditions(db, filter)
     if after is not None:
-        conditions.append(schema.job.c.id < after)
-    rows = conn.execute(select(*_SHOWN).where(*conditions).order_by(schema.job.c.id.desc()).limit(limit + 1)).all()
+        wanted.append(schema.job.c.id < after)
+    rows = conn.execute(select(*_SHOWN).where(*wanted).order_by(schema.job.c.id.desc()).limit(limit + 1)).all()
     items = [_record(row) for row in rows[:limit]]
     return Page(items, items[-1].id if len(rows) > limit else None)
 
@@ -112,7 +117,8 @@ def counts(conn: Connection, db: Database) -> list[Count]:
     return [Count(queue, State(state), int(count), int(future)) for queue, state, count, future in rows]
 
 
-def _conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
+def conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
+    """What a filter asks of a record."""
     c = schema.job.c
     equal = {
         c.state: filter.state,
@@ -121,10 +127,10 @@ def _conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
         c.error_category: filter.category,
         c.key: filter.key,
     }
-    conditions: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
+    wanted: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
     if filter.older_than is not None:
-        conditions.append(c.created_at <= db.clock.host_now() - filter.older_than)
-    return conditions
+        wanted.append(c.created_at <= db.clock.host_now() - filter.older_than)
+    return wanted
 
 
 def _record(row: Row[Any]) -> Record:

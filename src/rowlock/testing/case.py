@@ -80,7 +80,7 @@ class TestApp:
         self._draining = False
         self._ending = ExitStack()
         self._runner: asyncio.Runner | None = None
-        self.records = Records(self._one)
+        self.records = Records(self._one, self._program)
         """Operations on the case's records, as `app.records`."""
 
     # --- the block ----------------------------------------------------------------------------------------

@@ -140,6 +140,10 @@ class Dialect(ABC):
     def scan_now(self, db: Database) -> str:
         """SQL for an instant that is fixed once a statement, so that an index can be used with it (L2)."""
 
+    def callers_now(self, db: Database) -> str:
+        """SQL for now, also on a caller's connection, whose session has a time zone of its own."""
+        return self.now(db)
+
     @abstractmethod
     def plus_ms(self, instant: str, milliseconds: str) -> str:
         """SQL for `instant` moved by a number of milliseconds, itself SQL."""

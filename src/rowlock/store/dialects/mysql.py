@@ -64,6 +64,9 @@ class MySQL(ClaimHooks, EnqueueHooks):
     def scan_now(self, db: Database) -> str:
         return "NOW(6)" if db.clock.bound is None else ":rl_now"
 
+    def callers_now(self, db: Database) -> str:
+        return "UTC_TIMESTAMP(6)" if db.clock.bound is None else ":rl_now"
+
     def plus_ms(self, instant: str, milliseconds: str) -> str:
         return f"{instant} + INTERVAL ({milliseconds}) * 1000 MICROSECOND"
 
