@@ -185,4 +185,4 @@ class MySQL(ClaimHooks, EnqueueHooks):
 
     def is_statement_fault(self, error: BaseException) -> bool:
         code = server.code(error)
-        return code is not None and code < 2000 and code not in server.OUTAGES
+        return code is not None and code not in server.OUTAGES and code not in server.CLIENT_FAULTS

@@ -16,7 +16,10 @@ LOCK_TIMEOUTS = frozenset({1205, 3572})
 OUTAGES = frozenset(
     {1021, 1036, 1040, 1041, 1053, 1077, 1079, 1080, 1114, 1152, 1159, 1160, 1161, 1184, 1290, 1792, 1836, 1927, 3032}
 )
-"""Disk full, read-only, too many connections, shutting down, connection killed. 2000 and above are the client's."""
+"""Disk full, read-only, too many connections, shutting down, connection killed."""
+
+CLIENT_FAULTS = frozenset({0, *range(2000, 3000)})
+"""The client's numbers: no connection, or it broke off. All others are the server's."""
 
 
 def check_version(version: str) -> None:

@@ -1,0 +1,257 @@
+"""Rowlock's own tables: created, upgraded, checked, repaired, and refused when they are too new (S1, S2, S5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rowlock import App, NotMigrated, SchemaTooNew
+from rowlock.store import migrations
+from rowlock.store.database import Database as Store
+from support.databases import Database
+from support.waiting import barrier, in_threads
+
+AppFactory = Callable[..., App]
+
+COLUMNS = {
+    *("id", "job", "fingerprint", "payload", "key", "queue", "priority", "state", "run_at", "attempt", "max_attempts"),
+    *("timeout_ms", "headers", "token", "lease", "claimed_by", "error_category", "error_class", "error_summary"),
+    *("created_at", "claimed_at", "finished_at"),
+}
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[Store]:
+    made = Store("default", database.url)
+    yield made
+    made.close()
+
+
+def run(engine: sa.Engine, *statements: str) -> None:
+    with engine.begin() as conn:
+        for statement in statements:
+            conn.execute(sa.text(statement))
+
+
+# --- S1 -------------------------------------------------------------------------------------------------------------
+
+
+def test_migrating_twice_makes_everything_once(store: Store) -> None:
+    # contract: S1
+    made = store.run(migrations.migrate)
+    assert {"rowlock_job", "rowlock_job_due", "rowlock_program"} <= set(made)
+    assert store.run(migrations.migrate) == []
+    assert store.run(migrations.check) == []
+
+
+def test_processes_that_start_at_once_upgrade_once(database: Database) -> None:
+    # contract: S1
+    stores = [Store("default", database.url, wait_ms=20_000) for _ in range(4)]
+    start = barrier(4)
+
+    def migrate(store: Store) -> list[str]:
+        start.wait()
+        return store.run(migrations.migrate)
+
+    made = in_threads(*[lambda store=store: migrate(store) for store in stores])
+    names = [name for part in made for name in part]
+    assert len(names) == len(set(names))
+    assert "rowlock_job" in names
+    assert len({store.run(migrations.verify) for store in stores}) == 1
+    for store in stores:
+        store.close()
+
+
+def test_the_installation_keeps_its_id(store: Store) -> None:
+    # contract: S1, E3
+    store.run(migrations.migrate)
+    first = store.run(migrations.verify)
+    store.run(migrations.migrate)
+    assert store.run(migrations.verify) == first
+    assert re.fullmatch("[0-9a-f]{32}", first)
+
+
+def test_check_names_what_is_missing_and_migrate_puts_it_back(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    on = " ON rowlock_job" if engine.name in {"mysql", "mariadb"} else ""
+    run(engine, f"DROP INDEX rowlock_job_due{on}", "DROP TABLE rowlock_program")
+    lost = {"rowlock_job_due", "rowlock_program"}
+    if engine.name != "sqlite":
+        run(engine, "ALTER TABLE rowlock_job DROP CONSTRAINT rowlock_job_state")
+        lost.add("rowlock_job_state")
+    problems = store.run(migrations.check)
+    assert {problem.split()[0] for problem in problems} == lost
+    assert all("rowlock migrate" in problem for problem in problems)
+    assert set(store.run(migrations.migrate)) == lost
+    assert store.run(migrations.check) == []
+
+
+def test_check_sees_a_missing_column(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    run(engine, "ALTER TABLE rowlock_job DROP COLUMN claimed_by")
+    assert any("rowlock_job.claimed_by" in problem for problem in store.run(migrations.check))
+
+
+def test_an_older_schema_is_upgraded_with_its_rows(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    now = "'2027-01-01 00:00:00.000000'"
+    run(
+        engine,
+        "DROP TABLE rowlock_program",
+        "UPDATE rowlock_meta SET value = '1' WHERE name = 'level'",
+        "INSERT INTO rowlock_job (job, fingerprint, payload, max_attempts, timeout_ms, run_at, created_at)"
+        f" VALUES ('j', 'f', '{{}}', 3, 1000, {now}, {now})",
+    )
+    with pytest.raises(NotMigrated, match="level 1"):
+        store.run(migrations.verify)
+    assert store.run(migrations.migrate) == ["rowlock_program"]
+    store.run(migrations.verify)
+    with engine.connect() as conn:
+        assert conn.execute(sa.text("SELECT count(*) FROM rowlock_job")).scalar_one() == 1
+
+
+def test_a_newer_schema_refuses_an_older_library_unless_it_may_stay(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    newer = migrations.LEVEL + 1
+    run(engine, f"UPDATE rowlock_meta SET value = '{newer}' WHERE name = 'level'")
+    store.run(migrations.verify)  # a deploy that is rolled back finds what it needs
+    assert store.run(migrations.migrate) == []
+    run(engine, f"UPDATE rowlock_meta SET value = '{newer}' WHERE name = 'oldest'")
+    for function in (migrations.verify, migrations.migrate):
+        with pytest.raises(SchemaTooNew, match="upgrade the rowlock package"):
+            store.run(function)
+    with engine.connect() as conn:
+        levels = conn.execute(sa.text("SELECT value FROM rowlock_meta WHERE name = 'level'")).scalar_one()
+    assert levels == str(newer)
+
+
+def test_an_upgrade_is_whole_or_not_at_all(store: Store, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # contract: S1
+    broken = dict.fromkeys(("rowlock_program",), "CREATE TABLE rowlock_program (this is no column")
+    step = migrations.STEPS[1]
+    bad = type(step)(number=2, oldest=1, postgresql=broken, mysql=broken, sqlite=broken)
+    monkeypatch.setattr(migrations, "STEPS", (migrations.STEPS[0], bad))
+    with pytest.raises(sa.exc.DBAPIError):
+        store.run(migrations.migrate)
+    there = {name for name in sa.inspect(engine).get_table_names() if name.startswith("rowlock_")}
+    assert there == ({"rowlock_meta", "rowlock_job"} if engine.name in {"mysql", "mariadb"} else set())
+    monkeypatch.undo()
+    store.run(migrations.migrate)  # where DDL commits, the next start finishes what was cut off
+    assert store.run(migrations.check) == []
+
+
+def test_a_table_cut_off_before_its_indexes_is_finished(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    on = " ON rowlock_job" if engine.name in {"mysql", "mariadb"} else ""
+    run(engine, *[f"DROP INDEX {name}{on}" for name in ("rowlock_job_expired", "rowlock_job_ended")])
+    run(engine, "DELETE FROM rowlock_meta WHERE name IN ('level', 'oldest')")
+    assert set(store.run(migrations.migrate)) == {"rowlock_job_expired", "rowlock_job_ended"}
+    store.run(migrations.verify)
+
+
+# --- S2, S5 ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_documented_columns_are_there(store: Store, engine: sa.Engine) -> None:
+    # contract: S2
+    store.run(migrations.migrate)
+    assert {column["name"] for column in sa.inspect(engine).get_columns("rowlock_job")} >= COLUMNS
+
+
+def test_ids_have_64_bits_and_are_never_reused(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S2
+    app = app_factory()
+
+    @app.job(max_attempts=1, timeout=1, name="j")
+    def j() -> None: ...
+
+    past_31_bits = {
+        "sqlite": "INSERT INTO sqlite_sequence (name, seq) VALUES ('rowlock_job', 2147483646)",
+        "postgresql": "ALTER TABLE rowlock_job ALTER COLUMN id RESTART WITH 2147483647",
+        "mysql": "ALTER TABLE rowlock_job AUTO_INCREMENT = 2147483647",
+    }
+    run(engine, past_31_bits.get(engine.name, past_31_bits["mysql"]))
+    ids = [j.enqueue().id, *[answer.id for answer in j.enqueue_many([None] * 3)]]
+    assert ids == [2**31 - 1, 2**31, 2**31 + 1, 2**31 + 2]
+    run(engine, "DELETE FROM rowlock_job")
+    assert j.enqueue().id > ids[-1]
+
+
+def test_times_are_native_and_in_utc(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S5
+    app = app_factory()
+
+    @app.job(max_attempts=1, timeout=1, name="j")
+    def j() -> None: ...
+
+    j.enqueue(run_at=datetime(2031, 2, 3, 4, 5, 6, 700, tzinfo=UTC))
+    with engine.connect() as conn:
+        value: Any = conn.execute(sa.text("SELECT run_at FROM rowlock_job")).scalar_one()
+    if engine.name == "sqlite":
+        assert value == "2031-02-03 04:05:06.000700"
+    else:
+        assert (value if value.tzinfo else value.replace(tzinfo=UTC)) == datetime(2031, 2, 3, 4, 5, 6, 700, tzinfo=UTC)
+
+
+@pytest.mark.databases("sqlite", reason="S5: the other databases have a native time type")
+def test_every_path_writes_the_one_format_of_time(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S5
+    app = app_factory()
+
+    @app.job(max_attempts=3, timeout=1, name="j")
+    def j() -> None: ...
+
+    j.enqueue()
+    j.enqueue(delay=1)
+    j.enqueue(run_at=datetime(2031, 1, 1, tzinfo=UTC))
+    j.enqueue_many([None, (None, {"delay": 0.001})])
+    run(
+        engine,
+        "INSERT INTO rowlock_job (job, fingerprint, payload, max_attempts, timeout_ms) VALUES ('j', 'f', '', 1, 1)",
+    )
+    with engine.connect() as conn:
+        times = [t for row in conn.execute(sa.text("SELECT run_at, created_at FROM rowlock_job")) for t in row]
+    assert len(times) == 12
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", time) for time in times)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["state = 'finished'", "state = 'running', lease = NULL", "run_at = NULL", "priority = NULL"],
+)
+def test_the_table_refuses_what_is_not_sane(app_factory: AppFactory, engine: sa.Engine, change: str) -> None:
+    # contract: S5
+    app = app_factory()
+
+    @app.job(max_attempts=1, timeout=1, name="j")
+    def j() -> None: ...
+
+    j.enqueue()
+    with pytest.raises(sa.exc.DBAPIError):
+        run(engine, f"UPDATE rowlock_job SET {change}")
+
+
+@pytest.mark.databases("postgresql", "sqlite", reason="S5: DATETIME has no infinity and no free text")
+def test_a_time_that_would_break_a_fetch_is_refused(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S5
+    app = app_factory()
+
+    @app.job(max_attempts=1, timeout=1, name="j")
+    def j() -> None: ...
+
+    j.enqueue()
+    for value in ("infinity", "-infinity", "2031-1-1", "soon"):
+        if engine.name == "postgresql" and value == "2031-1-1":
+            continue
+        with pytest.raises(sa.exc.DBAPIError):
+            run(engine, f"UPDATE rowlock_job SET run_at = '{value}'")
