@@ -10,8 +10,10 @@ import typer
 from rowlock.cli import records
 from rowlock.cli.check import check
 from rowlock.cli.demo import demo
+from rowlock.cli.explain import explain
 from rowlock.cli.migrate import migrate
 from rowlock.cli.options import unwrapped
+from rowlock.cli.release import release
 from rowlock.cli.run import run
 from rowlock.cli.settings import settings
 
@@ -36,10 +38,12 @@ $ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current
 root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, demo=demo)
 root.add_typer(
     _tree(
-        "Look at records: what waits, what runs, what failed.",
+        "Look at records: what waits, what runs, what failed and why; give blocked ones back.",
         list=records.list_,
         show=records.show,
         counts=records.counts,
+        explain=explain,
+        release=release,
     ),
     name="records",
 )
