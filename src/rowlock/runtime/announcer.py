@@ -91,7 +91,7 @@ class Announcer:
 
     def _warn(self, jobs: set[str]) -> None:
         """Once for each name, that records of it wait and nobody says that it can run them."""
-        for job in sorted(jobs - self._warned)[: MOST_WARNED - len(self._warned)]:
+        for job in sorted(jobs - self._warned, key=repr)[: MOST_WARNED - len(self._warned)]:
             self._warned.add(job)
             log.warning(
                 "database %r: records of job %r wait, and no running program knows it with their input (S7); "

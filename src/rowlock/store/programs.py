@@ -117,8 +117,9 @@ def _block(
     conn: Connection, db: Database, found: tuple[str, str, str], due: datetime, category: Category, limit: int
 ) -> list[Rescued]:
     queue, job, fingerprint = found
-    params = {"queue": queue, "job": job, "fingerprint": fingerprint, "due": db.dialect.to_db(due)} | db.now_params()
-    condition = f"{db.dialect.in_pair()} AND run_at <= :due"
+    pair, values = db.dialect.in_pair(queue, job, fingerprint)
+    params = values | {"due": db.dialect.to_db(due)} | db.now_params()
+    condition = f"{pair} AND run_at <= :due"
     with db.transaction(conn):
         rows = fetch(
             conn,

@@ -242,8 +242,8 @@ class Dialect(ABC):
         """Notes the pairs (`pair`, `job`, `fingerprint`) as announced now."""
 
     @abstractmethod
-    def in_pair(self) -> str:
-        """The condition for pending rows of `:queue` and one pair, by its `:job` and `:fingerprint`."""
+    def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
+        """The condition for pending rows of a queue and one pair, as `pending_pairs` answers them, and its values."""
 
     # --- schema -------------------------------------------------------------------------------------------
 
@@ -266,6 +266,13 @@ class Dialect(ABC):
 
     @abstractmethod
     def is_missing_table(self, error: BaseException) -> bool: ...
+
+    def refusal(self, db: Database, error: BaseException) -> str | None:
+        """What to look at, for a database that lets nobody in as long as nobody changes something (C24).
+
+        For what a driver does not tell apart from a database that is not there.
+        """
+        return None
 
     @abstractmethod
     def is_conflict(self, error: BaseException) -> bool:

@@ -137,12 +137,13 @@ class MySQL(ClaimHooks, EnqueueHooks):
         )
         conn.execute(statement, [dict(row) | db.now_params() for row in rows])
 
-    def in_pair(self) -> str:
+    def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
         # The generated column is what the index has.
-        return (
-            "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
-            " AND pair = unhex(md5(concat(cast(:job AS binary), x'00', cast(:fingerprint AS binary))))"
+        condition = (
+            "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint AND pair = :pair"
         )
+        pair = server.pair_of(job, fingerprint)
+        return condition, {"queue": queue, "job": job, "fingerprint": fingerprint, "pair": pair}
 
     # --- schema -------------------------------------------------------------------------------------------
 

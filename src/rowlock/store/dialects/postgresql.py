@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import OperationalError
 
 from rowlock.errors import MissingDriver, UnsupportedDatabase
 from rowlock.model.table import QueueShape
@@ -35,6 +37,11 @@ CONFLICTS = frozenset({"40001", "40P01"})
 LOCK_TIMEOUTS = frozenset({"55P03"})
 OUTAGE_CLASSES = ("08", "53", "57", "58")
 READ_ONLY = "25006"
+REFUSALS = re.compile(
+    r"""authentication failed | no\ password\ supplied | no\ pg_hba\.conf\ entry | is\ not\ permitted\ to\ log\ in
+    | (role|database)\ .*\ does\ not\ exist | permission\ denied\ for\ database""",
+    re.VERBOSE,
+)
 FURTHEST = 8_192
 """So many candidates at least are read before a claim gives up on due rows that others hold."""
 
@@ -208,8 +215,9 @@ class PostgreSQL(Dialect):
     def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
         conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
 
-    def in_pair(self) -> str:
-        return "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
+    def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
+        condition = "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
+        return condition, {"queue": queue, "job": job, "fingerprint": fingerprint}
 
     # --- schema -------------------------------------------------------------------------------------------
 
@@ -228,6 +236,13 @@ class PostgreSQL(Dialect):
 
     def is_missing_table(self, error: BaseException) -> bool:
         return _state(error) == UNDEFINED_TABLE
+
+    def refusal(self, db: Database, error: BaseException) -> str | None:
+        # psycopg has no SQLSTATE of a connection that fails, only the server's words, in the server's language.
+        original = driver_error(error)
+        if _state(error) is None and isinstance(error, OperationalError) and REFUSALS.search(str(original)):
+            return "the user, the password and the database's name in its URL"
+        return None
 
     def is_conflict(self, error: BaseException) -> bool:
         return _state(error) in CONFLICTS

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import text
@@ -15,6 +17,7 @@ from rowlock.errors import UnsupportedDatabase
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects import scan
 from rowlock.store.dialects import sqlite_sql as sql
+from rowlock.store.dialects import sqlite_texts as texts
 from rowlock.store.dialects.base import (
     PARAMETERS,
     Claimed,
@@ -67,6 +70,7 @@ class SQLite(Dialect):
                 f"network and some shared file systems lock wrongly; put the file on a local disk"
             )
         cursor.execute("PRAGMA synchronous = FULL")
+        cursor.connection.text_factory = texts.shown
         self.add_functions(cursor)
 
     def add_functions(self, cursor: Any) -> None:
@@ -248,13 +252,13 @@ class SQLite(Dialect):
     # --- programs -----------------------------------------------------------------------------------------
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
-        return [(row[0], row[1], row[2]) for row in scan.skip(conn, ("queue", "job", "fingerprint"))]
+        return texts.pending_pairs(conn)
 
     def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
         conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
 
-    def in_pair(self) -> str:
-        return "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"
+    def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
+        return texts.equal({"queue": queue, "job": job, "fingerprint": fingerprint})
 
     # --- schema -------------------------------------------------------------------------------------------
 
@@ -273,6 +277,12 @@ class SQLite(Dialect):
     def is_missing_table(self, error: BaseException) -> bool:
         return "no such table: rowlock_" in str(driver_error(error))
 
+    def refusal(self, db: Database, error: BaseException) -> str | None:
+        name = getattr(driver_error(error), "sqlite_errorname", "")
+        if not name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or not db.url.database:
+            return None
+        return _unusable(Path(db.url.database))
+
     def is_conflict(self, error: BaseException) -> bool:
         return getattr(driver_error(error), "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"
 
@@ -282,6 +292,18 @@ class SQLite(Dialect):
     def is_statement_fault(self, error: BaseException) -> bool:
         name = getattr(driver_error(error), "sqlite_errorname", "")
         return name in {"SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_RANGE"}
+
+
+def _unusable(file: Path) -> str | None:
+    """What this user can not do there. The directory is needed as well: the write-ahead log is beside the file."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        return f"its directory, which is not there: {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the rights on its directory, which this user can not write to: {folder}"
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return f"the rights on its file, which this user can not write to: {file}"
+    return None
 
 
 def _due(row: Row, now: datetime, now_text: str) -> str:
