@@ -23,6 +23,8 @@ def translated(db: Database) -> Generator[None]:
     except DBAPIError as error:
         if db.dialect.is_missing_table(error):
             raise not_migrated(db) from error
+        if look_at := db.dialect.refusal(db, error):
+            raise refused(db, error, look_at) from error
         if is_outage(db, error):
             raise unavailable(db, error) from error
         if _is_refusal(db, error):
@@ -49,15 +51,14 @@ def unavailable(db: Database, error: BaseException) -> DatabaseUnavailable:
     )
 
 
-def refused(db: Database, error: BaseException) -> LoginRefused:
+def refused(
+    db: Database, error: BaseException, look_at: str = "the user, the password and the database's name in its URL"
+) -> LoginRefused:
     """The error for a database that is there and lets nobody in with this URL."""
     original = getattr(error, "orig", None) or error
     kind = type(original.__cause__ or original).__name__  # SQLAlchemy's own class may stand between
     user = f" as {db.url.username!r}" if db.url.username else ""
-    return LoginRefused(
-        f"database {db.name!r} ({where(db)}) refuses the connection{user} ({kind}); "
-        f"look at the user, the password and the database's name in its URL"
-    )
+    return LoginRefused(f"database {db.name!r} ({where(db)}) refuses the connection{user} ({kind}); look at {look_at}")
 
 
 def _is_refusal(db: Database, error: DBAPIError) -> bool:

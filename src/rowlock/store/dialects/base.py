@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import Executable
 from sqlalchemy.engine import URL, Connection
+
+from rowlock.store.dialects.values import Branch, Claimed, Hold, Inserted, Level, Row, Source
 
 if TYPE_CHECKING:
     from rowlock.model.table import QueueShape
@@ -20,82 +21,10 @@ if TYPE_CHECKING:
     from rowlock.store.migrations.step import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One (job, fingerprint) pair that this program can run, and the lease that its records get, in ms."""
-
-    job: str
-    fingerprint: str
-    lease_ms: int
-
-
-@dataclass(frozen=True)
-class Source:
-    """What one claimer takes from: a table, a queue of it, and the pairs that this program knows (S7)."""
-
-    table: QueueShape
-    queue: str
-    branches: tuple[Branch, ...]
-    claimed_by: str
-
-
-class Claimed(NamedTuple):
-    """One record that was claimed. Times are as the driver gives them: see `Dialect.from_db`."""
-
-    id: int
-    job: str
-    fingerprint: str
-    payload: bytes | str
-    key: str | None
-    queue: str
-    priority: int
-    run_at: Any
-    attempt: int
-    max_attempts: int
-    timeout_ms: int
-    headers: str | None
-    token: str
-    lease_ms: int
-
-
-class Level(NamedTuple):
-    """The head of one branch at one priority: whether it is due, and else in how many seconds."""
-
-    branch: int
-    priority: int
-    wait: float
-
-
-class Row(NamedTuple):
-    """One job row to insert. `run_at` and `delay_ms` are None for "now"; `nonce` tells what an insert made."""
-
-    job: str
-    fingerprint: str
-    payload: str
-    key: str | None
-    queue: str
-    priority: int
-    run_at: datetime | None
-    delay_ms: int | None
-    max_attempts: int
-    timeout_ms: int
-    headers: str | None
-    nonce: str
-
-
-class Inserted(NamedTuple):
-    """One row that an insert made: the nonce that it was given, and its id."""
-
-    nonce: str
-    id: int
-
-
-class Hold(NamedTuple):
-    """A record in work, as its holder knows it."""
-
-    id: int
-    token: str
-    lease_ms: int
+__all__ = [
+    "CLAIMED_COLUMNS", "PARAMETERS", "Branch", "Claimed", "Dialect", "Hold", "Inserted", "Level", "Row", "Source",
+    "driver_error", "fetch", "lease_of",
+]  # fmt: skip
 
 
 class Dialect(ABC):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import text
@@ -30,6 +28,7 @@ from rowlock.store.dialects.base import (
     fetch,
     lease_of,
 )
+from rowlock.store.dialects.sqlite_file import unusable
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -279,9 +278,7 @@ class SQLite(Dialect):
 
     def refusal(self, db: Database, error: BaseException) -> str | None:
         name = getattr(driver_error(error), "sqlite_errorname", "")
-        if not name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or not db.url.database:
-            return None
-        return _unusable(Path(db.url.database))
+        return unusable(db.url.database) if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) else None
 
     def is_conflict(self, error: BaseException) -> bool:
         return getattr(driver_error(error), "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"
@@ -292,18 +289,6 @@ class SQLite(Dialect):
     def is_statement_fault(self, error: BaseException) -> bool:
         name = getattr(driver_error(error), "sqlite_errorname", "")
         return name in {"SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_RANGE"}
-
-
-def _unusable(file: Path) -> str | None:
-    """What this user can not do there. The directory is needed as well: the write-ahead log is beside the file."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        return f"its directory, which is not there: {folder}"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"the rights on its directory, which this user can not write to: {folder}"
-    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        return f"the rights on its file, which this user can not write to: {file}"
-    return None
 
 
 def _due(row: Row, now: datetime, now_text: str) -> str:
