@@ -138,7 +138,7 @@ async def test_a_cancel_that_the_library_did_not_send_is_a_failure() -> None:
 
     @jobs.job(max_attempts=2, timeout=5)
     async def awaits_a_cancelled_task() -> None:
-        task = asyncio.create_task(asyncio.sleep(60))
+        task = asyncio.create_task(asyncio.Event().wait())
         task.cancel()
         await task
 
@@ -153,7 +153,7 @@ async def test_the_deadline_cancels_and_says_why_before() -> None:
     @jobs.job(max_attempts=1, timeout=0.02)
     async def slow(ctx: Context) -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             reasons.append((ctx.stopping, ctx.stop_reason))
 
@@ -170,7 +170,7 @@ async def test_what_a_late_handler_returns_does_not_count() -> None:
     @jobs.job(max_attempts=1, timeout=0.02)
     async def swallows() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             return
 
@@ -220,7 +220,7 @@ async def test_a_lost_hold_cancels_and_drops_what_is_done_afterwards() -> None:
     async def works(ctx: Context) -> None:
         started.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             reasons.append(ctx.stop_reason)
 
@@ -388,21 +388,21 @@ async def test_at_the_end_of_the_shutdown_running_attempts_are_handed_back() -> 
     @jobs.job(max_attempts=2, timeout=5)
     async def ends_when_cancelled(ctx: Context) -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             reasons.append(ctx.stop_reason)
 
     @jobs.job(max_attempts=2, timeout=5)
     async def raises_when_cancelled() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             raise ValueError from None
 
     @jobs.job(max_attempts=2, timeout=5)
     async def completes_when_cancelled() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             return
 

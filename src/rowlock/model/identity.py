@@ -174,9 +174,10 @@ def _primary_key(model: type) -> tuple[Any, ...] | None:
 
 def _python_type(column: Any) -> type | None:
     try:
-        return column.type.python_type
+        found: type = column.type.python_type
     except NotImplementedError:  # a type of the user's own that does not say
         return None
+    return None if found is object else found  # SQLAlchemy 2.1 says object where 2.0 raised
 
 
 def _annotated_key(model: type) -> type | None:

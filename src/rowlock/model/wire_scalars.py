@@ -35,7 +35,7 @@ def _plain(value: Any, base: type, needed: str, convert: Callable[[Any], Any]) -
     if not isinstance(value, base) or isinstance(value, bool):
         raise wrong_kind(needed, value)
     plain = convert(value)
-    if plain != value:
+    if not plain == value:  # not `!=`, which a subclass may leave as it was
         raise Misfit(f"needs {needed}, and this {type(value).__qualname__} is not equal to its plain value (W3)")
     return plain
 
