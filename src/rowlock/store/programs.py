@@ -123,7 +123,9 @@ def _block(
     with db.transaction(conn):
         rows = fetch(
             conn,
-            text(f"SELECT id, attempt FROM rowlock_job WHERE {condition} LIMIT {limit} {db.dialect.skip_locked()}"),
+            text(
+                f"SELECT id, attempt FROM rowlock_job {db.dialect.due_hint} WHERE {condition} LIMIT {limit} {db.dialect.skip_locked()}"
+            ),
             params,
         )
         if not rows:

@@ -38,6 +38,8 @@ class Dialect(ABC):
     one_writer: ClassVar[bool] = False
     """One transaction at a time can write, so Rowlock's async work shares one thread and its transactions."""
     begin: ClassVar[str] = "BEGIN"
+    due_hint: ClassVar[str] = ""
+    """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
 
     # --- connecting ---------------------------------------------------------------------------------------
 
@@ -119,6 +121,10 @@ class Dialect(ABC):
     def raw(self, column: str) -> str:
         """A text column as stored: where a driver decodes on fetching, as bytes."""
         return self.quoted(column)
+
+    def is_running(self, shape: QueueShape) -> str:
+        """The condition "is running" for rows that are named by id, in words that keep the primary key's index."""
+        return f"{self.quoted(shape.column('state'))} = 'running'"
 
     @abstractmethod
     def exhausted(self, shape: QueueShape) -> str:

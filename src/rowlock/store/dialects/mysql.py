@@ -29,6 +29,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
 
     name: ClassVar[str] = "mysql"
     label: ClassVar[str] = "MySQL"
+    due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
     max_batch: ClassVar[int] = 200
     transactional_ddl: ClassVar[bool] = False
 
@@ -120,9 +121,10 @@ class MySQL(ClaimHooks, EnqueueHooks):
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
         found: list[tuple[str, str, str]] = []
-        for queue, pair in scan.skip(conn, ("queue", "pair")):
+        for queue, pair in scan.skip(conn, ("queue", "pair"), hint=self.due_hint):
             row = conn.exec_driver_sql(
-                "SELECT job, fingerprint FROM rowlock_job WHERE state = 'pending' AND queue = %s AND pair = %s LIMIT 1",
+                f"SELECT job, fingerprint FROM rowlock_job {self.due_hint} WHERE state = 'pending' AND queue = %s"
+                " AND pair = %s LIMIT 1",
                 (queue, pair),
             ).first()
             if row is not None:

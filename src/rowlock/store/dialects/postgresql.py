@@ -177,6 +177,9 @@ class PostgreSQL(Dialect):
     def quoted(self, name: str) -> str:
         return sql.quoted(name)
 
+    def is_running(self, shape: QueueShape) -> str:
+        return sql.is_running(shape)
+
     def exhausted(self, shape: QueueShape) -> str:
         state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
         return f"{state} = 'pending' AND {attempt} >= {most}"

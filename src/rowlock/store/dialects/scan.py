@@ -100,7 +100,9 @@ def words_of(shape: QueueShape, quote: str) -> dict[str, str]:
     }
 
 
-def skip(conn: Connection, columns: Sequence[str], prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def skip(
+    conn: Connection, columns: Sequence[str], prefix: tuple[Any, ...] = (), *, hint: str = ""
+) -> list[tuple[Any, ...]]:
     """The distinct values of an index's leading columns among pending rows: one probe for each, however many rows."""
     done, column = columns[: len(prefix)], columns[len(prefix)]
     equal = "".join(f" AND {name} = :v{n}" for n, name in enumerate(done))
@@ -108,9 +110,8 @@ def skip(conn: Connection, columns: Sequence[str], prefix: tuple[Any, ...] = ())
     last: Any = None
     while True:
         further = "" if last is None else f" AND {column} > :last"
-        statement = (
-            f"SELECT {column} FROM rowlock_job WHERE state = 'pending'{equal}{further} ORDER BY {column} LIMIT 1"
-        )
+        condition = f"state = 'pending'{equal}{further}"
+        statement = f"SELECT {column} FROM rowlock_job {hint} WHERE {condition} ORDER BY {column} LIMIT 1"
         params = {f"v{n}": value for n, value in enumerate(prefix)} | ({} if last is None else {"last": last})
         rows = fetch(conn, text(statement), params)
         if not rows:
@@ -119,7 +120,7 @@ def skip(conn: Connection, columns: Sequence[str], prefix: tuple[Any, ...] = ())
         if len(prefix) + 1 == len(columns):
             found.append((*prefix, last))
         else:
-            found += skip(conn, columns, (*prefix, last))
+            found += skip(conn, columns, (*prefix, last), hint=hint)
 
 
 UPSERT_PROGRAM = """

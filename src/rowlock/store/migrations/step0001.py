@@ -52,7 +52,7 @@ CREATE TABLE rowlock_job (
     "rowlock_job_expired": "CREATE INDEX rowlock_job_expired ON rowlock_job (lease) WHERE state = 'running'",
     "rowlock_job_active_key": "CREATE UNIQUE INDEX rowlock_job_active_key ON rowlock_job (job, key)"
     " WHERE state IN ('pending', 'running') AND key IS NOT NULL",
-    "rowlock_job_exhausted": "CREATE INDEX rowlock_job_exhausted ON rowlock_job (id)"
+    "rowlock_job_exhausted": "CREATE INDEX rowlock_job_exhausted ON rowlock_job (state, id)"
     " WHERE state = 'pending' AND attempt >= max_attempts",
     "rowlock_job_ended": "CREATE INDEX rowlock_job_ended ON rowlock_job (state, created_at, id)"
     " WHERE state NOT IN ('pending', 'running')",
