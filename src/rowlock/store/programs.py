@@ -124,7 +124,8 @@ def _block(
         rows = fetch(
             conn,
             text(
-                f"SELECT id, attempt FROM rowlock_job {db.dialect.due_hint} WHERE {condition} LIMIT {limit} {db.dialect.skip_locked()}"
+                f"SELECT id, attempt FROM rowlock_job {db.dialect.due_hint} WHERE {condition}"
+                f" LIMIT {limit} {db.dialect.skip_locked()}"
             ),
             params,
         )
