@@ -46,10 +46,10 @@ def create(path: Path) -> None:
     with _open() as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(
-            "CREATE TABLE effects"
+            "CREATE TABLE IF NOT EXISTS effects"
             " (n INTEGER PRIMARY KEY, what TEXT, record INT, job TEXT, attempt INT, pid INT, at REAL)"
         )
-        connection.execute("CREATE TABLE released (point TEXT PRIMARY KEY)")
+        connection.execute("CREATE TABLE IF NOT EXISTS released (point TEXT PRIMARY KEY)")
 
 
 # --- in a handler --------------------------------------------------------------------------------------------
