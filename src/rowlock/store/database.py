@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rowlock.store import engines
 from rowlock.store.clock import SYSTEM, Clock
@@ -91,9 +92,21 @@ class Database:
                 try:
                     return await conn.run_sync(lambda sync: engines.guarded(sync, self, lambda: function(sync)))
                 except asyncio.CancelledError:
-                    # A reply may still be on its way: the connection is closed, not returned (C8).
-                    await conn.invalidate()
+                    await self._drop(conn)
                     raise
+
+    async def _drop(self, conn: AsyncConnection) -> None:
+        """A reply may still be on its way: the connection is closed, not returned (C8).
+
+        If it fell silent, so did the others of its time: they are not used again. Whoever waited for each of them in
+        turn would still be waiting long after the network is back (K2).
+        """
+        self.silent_at = time.monotonic()
+        sync = conn.sync_connection
+        if sync is not None and conn.dialect.has_terminate:
+            sync.invalidate()  # not through `conn`: that would first say good-bye, and wait for an answer
+        else:
+            await conn.invalidate()
 
     @contextmanager
     def transaction(self, conn: Connection) -> Generator[None]:
@@ -106,6 +119,8 @@ class Database:
         try:
             yield
             conn.exec_driver_sql("COMMIT")
+        except asyncio.CancelledError:
+            raise  # the connection is closed; to roll back might wait for the answer that was not waited for
         except BaseException:
             if not conn.invalidated and not conn.closed:
                 engines.rollback(conn)
@@ -187,3 +202,5 @@ class Database:
             weakref.WeakKeyDictionary()
         )
         self._writer: WriterThread | None = None
+        self.silent_at = 0.0
+        """When a statement was last given up (monotonic): connections made before that are closed, not used."""

@@ -5,6 +5,7 @@ The application's pool is never used: its traffic could starve claims and renewa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -99,7 +100,8 @@ def _pool(db: Database) -> dict[str, Any]:
 
 
 def _listen(engine: Engine, db: Database) -> None:
-    def connected(dbapi_connection: Any, _record: Any) -> None:
+    def connected(dbapi_connection: Any, record: Any) -> None:
+        record.info["rowlock_made"] = time.monotonic()
         # Of a user's engine the connection is not in autocommit mode. Not by an execution option: at each return to the
         # pool SQLAlchemy would give the session the isolation level back that the user's engine has (C7).
         dbapi_connection.commit()
@@ -111,6 +113,8 @@ def _listen(engine: Engine, db: Database) -> None:
             cursor.close()
 
     def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["rowlock_made"] < db.silent_at:
+            raise DisconnectionError("another connection of its time fell silent")
         used = record.info.get("rowlock_used")
         if used is None or time.monotonic() - used < IDLE_BEFORE_CHECK:
             return
@@ -133,6 +137,8 @@ def guarded(conn: Connection, db: Database, function: Callable[[], T]) -> T:
     """Runs a function of the store, and leaves nothing open on the connection, whatever ends it."""
     try:
         return function()
+    except asyncio.CancelledError:
+        raise  # who awaits this closes the connection, without waiting for an answer
     except Exception as error:
         if is_outage(db, error):
             # It may lead to a server that was demoted, and answers "read-only" as long as it is used (K2).
