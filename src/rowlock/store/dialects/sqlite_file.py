@@ -16,7 +16,7 @@ def unusable(name: str | None) -> str | None:
     file = Path(name)
     folder = file.absolute().parent
     if not folder.is_dir():
-        return f"its directory, which is not there: {folder}"
+        return None  # a volume that is not mounted yet: the database is not there, which may pass
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"the rights on its directory, which this user can not write to: {folder}"
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
