@@ -218,20 +218,6 @@ def _refused(worker: Worker) -> None:
 
 
 # contract: M5, Z1
-@pytest.mark.databases("sqlite", reason="M5: a file's folder")
-def test_a_folder_that_is_not_there_at_the_start(kill_kit, tmp_path, dialect: str) -> None:
-    kit = kill_kit("@jobs.job(max_attempts=1, timeout=30)\ndef nothing() -> None: ...")
-    worker = kit.start("--no-wait", url=f"sqlite:///{tmp_path}/nowhere/test.db")
-    assert worker.wait() == 1
-    assert "database 'default'" in worker.stderr
-    assert len(worker.stderr.strip().splitlines()) == 1
-    patient = kit.start(url=f"sqlite:///{tmp_path}/nowhere/test.db")
-    wait_logged(patient, "WARNING", "waiting until it can")
-    (tmp_path / "nowhere").mkdir()
-    patient.ready()
-
-
-# contract: M5, Z1
 @SERVERS
 def test_a_refused_login_is_told_at_once_and_not_waited_for(
     kill_kit, own_server: OwnServer, own_database: Database, dialect: str

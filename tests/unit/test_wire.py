@@ -255,6 +255,75 @@ def test_a_validator_that_is_no_fixed_point_does_not_change_what_was_sent() -> N
     assert there_and_back(Hashed, sent) == sent
 
 
+@dataclass
+class Counted:
+    n: int
+
+    def __post_init__(self) -> None:
+        self.n += 1
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFrozen:
+    n: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", self.n + 1)
+
+
+class CountedStruct(msgspec.Struct, frozen=True):
+    n: int
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "n", self.n + 1)
+
+
+@attrs.frozen
+class CountedAttrs:
+    n: int = attrs.field(converter=lambda n: n + 1)
+
+
+@pydantic.dataclasses.dataclass
+class CountedPydantic:
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def count(cls, n: int) -> int:
+        return n + 1
+
+
+@dataclass
+class CountedByHand:
+    n: int
+
+    def __init__(self, n: int) -> None:
+        self.n = n + 1
+
+
+@pytest.mark.parametrize(
+    "tp",
+    [Counted, CountedFrozen, CountedStruct, CountedAttrs, CountedPydantic, CountedByHand],
+    ids=lambda tp: tp.__name__,
+)
+def test_a_constructor_that_changes_values_does_not_change_what_was_sent(tp: Any) -> None:  # contract: W3
+    assert there_and_back(tp, tp(1)).n == 2
+
+
+def test_what_could_not_be_decoded_is_refused_when_encoded() -> None:  # contract: W3, J5, S6
+    class Parsed(pydantic.BaseModel):
+        items: pydantic.Json[list[int]]  # takes a text, and holds a list
+
+    changed = Model(no=77171)
+    changed.__dict__["number"] = -77171
+    outer = Model(child=changed)
+    for value in (Parsed(items="[77171]"), outer):  # type: ignore[arg-type]
+        with pytest.raises(EncodeError, match=r"the constructor of \S*(Parsed|Model) refused the values") as caught:
+            wire_type(type(value), where="job t").encode(value)
+        assert "77171" not in str(caught.value)
+    assert "Model.child: " in str(caught.value)
+
+
 def test_what_a_constructor_refuses_is_corrupt_and_its_text_stays_out() -> None:  # contract: W5, S6
     @dataclass
     class Even:
@@ -341,13 +410,29 @@ def test_a_record_may_hold_its_own_kind() -> None:  # contract: W1
 
 def test_nesting_has_a_limit_that_both_directions_share() -> None:  # contract: W2, W5
     wire = wire_type(Node, where="job t")
-    deepest = chain(NESTING_LIMIT)
+    deepest = chain(NESTING_LIMIT - 2)  # records, and within the last one an empty dict
     text = wire.encode(deepest)
     assert wire.encode(wire.decode(text)) == text
-    with pytest.raises(EncodeError, match="records deep"):
+    with pytest.raises(EncodeError, match="levels deep"):
         wire.encode(Node(1, deepest))
-    with pytest.raises(CorruptPayload, match="records deep"):
+    with pytest.raises(CorruptPayload, match="levels deep"):
         wire.decode('{"value":1,"branches":{},"next":' + text + "}")
+
+
+def test_what_is_encoded_near_the_limit_is_decoded_deep_in_a_stack() -> None:  # contract: W3, W5
+    """The containers between two records count as well: 100 records with two each would take 900 frames."""
+    wire = wire_type(Node, where="job t")
+    node = Node(0)
+    for n in range((NESTING_LIMIT - 2) // 3):
+        node = Node(n, None, {"a": [node]})
+    text = wire.encode(node)
+
+    def at(depth: int) -> Node:
+        return at(depth - 1) if depth else wire.decode(text)
+
+    assert at(200) == node
+    with pytest.raises(EncodeError, match="levels deep"):
+        wire.encode(Node(1, None, {"a": [node]}))
 
 
 def test_a_cycle_is_refused() -> None:  # contract: W2

@@ -224,6 +224,9 @@ class LostModel(pydantic.BaseModel):
     n: Missing  # type: ignore[name-defined]  # noqa: F821 - the point
 
 
+BadName = TypedDict("BadName", {"n\ud800": int})
+
+
 @dataclass
 class BadId:
     n: Id[3]  # type: ignore[valid-type]
@@ -245,6 +248,7 @@ class BadId:
         (OpenDict, "OpenDict", "open generic"),
         (Lost, "Lost", "the annotation 'Missing' can not be resolved"),
         (LostModel, "LostModel", "model_rebuild"),
+        (BadName, "BadName", "lone surrogate"),
         (BadId, "BadId", "Id takes a class"),
         (int, "int", "a job takes one record"),
         (list[NoInit | None], "list[].x", "init=False"),
@@ -270,6 +274,16 @@ class Odd(int):
         return False
 
     __hash__ = int.__hash__
+
+
+class OddStr(str):
+    """Equal to its text, and hashed apart from it."""
+
+    __slots__ = ()
+    __eq__ = str.__eq__
+
+    def __hash__(self) -> int:
+        return 7
 
 
 class Word(enum.StrEnum):
@@ -335,6 +349,7 @@ class Doc(TypedDict):
         (tuple[int, str], (1, 2), "[1]", "needs a str", True),
         (dict[str, int], {1: 1}, "{key of entry 0}", "needs a str", True),
         (dict[str, int], {"a": 1, "b\ud800": 1}, "{key of entry 1}", "lone surrogate", False),
+        (dict[str, int], {"a": 1, OddStr("a"): 2}, "", "two keys of one text", False),
         (dict[str, list[int]], {"a": [], "b": [1, None]}, "{entry 1}[1]", "needs an int", True),
         (dict[str, int], collections.defaultdict(int), "", "needs a dict", True),
         (Parent, Child(1), "", "is a Child, a subclass of the declared Parent", True),

@@ -1,1 +1,1 @@
-"""The ground floor: values and rules. No I/O, no engine, no event loop; `now` and randomness are arguments."""
+"""The ground floor: what the library talks about, as jobs, policies, payloads and settings. No I/O."""

@@ -20,6 +20,7 @@ from rowlock.model.identity import Id, Secret
 from rowlock.model.wire_base import Misfit, Shape, wrong_json, wrong_kind
 from rowlock.model.wire_compile import Compiler
 from rowlock.model.wire_hints import Place
+from rowlock.model.wire_shapes import refuse_depth
 
 __all__ = ["NO_INPUT", "Id", "Secret", "WireType", "wire_type"]
 
@@ -36,12 +37,16 @@ class WireType(Generic[T]):
     SHA-256 of its schema in hexadecimal (W4).
     """
 
-    def __init__(self, python_type: type | None, name: str, shape: Shape) -> None:
+    def __init__(
+        self, python_type: type | None, name: str, shape: Shape, *, recursive: bool = False, runs_code: bool = False
+    ) -> None:
         self.python_type = python_type
         self.name = name
         self.fingerprint = fingerprint(shape.schema(()))
         self._encode = shape.encode
         self._decode = shape.decode
+        self._recursive = recursive
+        self._runs_code = runs_code
 
     def __repr__(self) -> str:
         return f"WireType({self.name}, {self.fingerprint[:12]}…)"
@@ -53,7 +58,14 @@ class WireType(Generic[T]):
         a wrong type EncodeTypeError, with the path to the field and without the value (W2).
         """
         try:
-            return _to_json(self._encode(value)).decode()
+            plain = self._encode(value)
+            if self._recursive:
+                refuse_depth(plain)
+            if self._runs_code:
+                # Decoding makes the records anew. What their constructors would refuse then, because it was changed
+                # meanwhile or is not what they take, is refused now, while its maker looks (J5).
+                self._decode(plain)
+            return _to_json(plain).decode()
         except Misfit as misfit:
             error = EncodeTypeError if misfit.kind else EncodeError
             raise error(f"{misfit.path(self.name)}: {misfit.rule}") from None
@@ -65,8 +77,10 @@ class WireType(Generic[T]):
     def decode(self, payload: bytes | str | None) -> T:
         """The value of a stored payload. Raises CorruptPayload, and nothing else, if it does not fit (W5)."""
         try:
-            text = payload.encode() if isinstance(payload, str) else bytes(payload or b"")
+            text = _bytes_of(payload)
             raw = _from_json(text)
+            if self._recursive:
+                refuse_depth(raw)
             value = self._decode(raw)
             # A repeated name shows in the length of the text. Only a text that is not as Rowlock writes it,
             # say edited by hand, is looked at more closely.
@@ -88,6 +102,17 @@ class WireType(Generic[T]):
             f"the stored payload does not fit {self.name}: {path}: {rule} (W5); find out what wrote it, then purge it "
             f"or enqueue its work again"
         )
+
+
+def _bytes_of(payload: Any) -> bytes:
+    """A payload as it came from a driver. SQLite keeps a number that somebody wrote into the column as a number."""
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, (bytes, bytearray)):
+        return bytes(payload)
+    if isinstance(payload, memoryview):
+        return payload.tobytes()
+    raise Misfit("no text is stored")
 
 
 def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,7 +166,8 @@ def _compile(tp: Any, where: str, localns: Mapping[str, Any] | None) -> WireType
     name = getattr(tp, "__name__", None) or str(tp)
     place = Place(where, name)
     try:
-        shape = Compiler(localns).shape(tp, place)
+        compiler = Compiler(localns)
+        shape = compiler.shape(tp, place)
     except RecursionError:
         raise DeclarationError(f"{where}: {name}: the type never ends (W5); flatten it") from None
     if shape.kind != "record":
@@ -149,4 +175,4 @@ def _compile(tp: Any, where: str, localns: Mapping[str, Any] | None) -> WireType
             "a job takes one record (J3): a dataclass, msgspec.Struct, TypedDict, attrs class or pydantic model; "
             "wrap the value in one"
         )
-    return WireType(get_origin(tp) or tp, name, shape)
+    return WireType(get_origin(tp) or tp, name, shape, recursive=compiler.recursive, runs_code=compiler.runs_code)

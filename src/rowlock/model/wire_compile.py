@@ -54,6 +54,8 @@ class Compiler:
         self._localns = localns
         self._records: dict[Any, Record] = {}
         self._unfinished: set[Any] = set()
+        self.recursive = False  # whether a record was met inside itself
+        self.runs_code = False  # whether decoding runs code of the user's
         self._containers: dict[Any, Callable[[tuple[Any, ...], Place, str], Shape]] = {
             Union: self._union,
             types.UnionType: self._union,
@@ -132,10 +134,16 @@ class Compiler:
         key = tp if isinstance(tp, collections.abc.Hashable) else repr(tp)
         known = self._records.get(key)
         if known is not None:
-            return recursive_shape(lambda: known.shape) if key in self._unfinished else known.shape
+            if key not in self._unfinished:
+                return known.shape
+            self.recursive = True
+            return recursive_shape(lambda: known.shape)
         layout = layout_of(tp, cls, place, self._localns)
         if layout is None:
             raise place.kind(f"{cls.__name__} has no wire form (W1); {_ACCEPTED}")
+        self.runs_code = self.runs_code or layout.runs_code
+        for name in layout.hints:
+            _check_constant(name, place)
         record = self._records[key] = Record(layout)
         self._unfinished.add(key)
         fields = layout.hints.items()

@@ -17,6 +17,7 @@ from rowlock.model.wire_hints import Place, field_hints
 from rowlock.model.wire_record import Layout
 
 Locals = Mapping[str, Any] | None
+_Build = Callable[[dict[str, Any]], Any]
 
 
 def layout_of(tp: Any, cls: type, place: Place, localns: Locals) -> Layout | None:
@@ -43,7 +44,7 @@ def _is_dataclass(cls: type) -> bool:
     return dataclasses.is_dataclass(cls)
 
 
-def _dataclass(tp: Any, cls: type, place: Place, localns: Locals) -> Layout:
+def _dataclass(tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
     _decorated(cls, "__dataclass_fields__", "@dataclass", place)
     hints = field_hints(tp, place, localns)
     for name, hint in hints.items():
@@ -53,7 +54,31 @@ def _dataclass(tp: Any, cls: type, place: Place, localns: Locals) -> Layout:
     for field in fields:
         _needs_init(field.name, field.init, place)
     _takes(cls, [field.name for field in fields], place)
-    return Layout(cls, {field.name: hints[field.name] for field in fields}, lambda values: cls(**values))
+    # A class of pydantic's dataclasses validates within its generated constructor.
+    # @dataclass leaves an `__init__` that the class wrote itself; its own ones come from no file.
+    generated = getattr(getattr(cls.__init__, "__code__", None), "co_filename", None) == "<string>"
+    runs_code = hasattr(cls, "__post_init__") or hasattr(cls, "__pydantic_validator__") or not generated
+    build = _builder(cls, object.__setattr__ if runs_code else None)
+    return Layout(cls, {field.name: hints[field.name] for field in fields}, build, runs_code)
+
+
+def _builder(make: Callable[..., Any], put: Callable[[Any, str, Any], None] | None) -> _Build:
+    """How to make an instance of its fields' values.
+
+    With `put`, making one may change the values, as a counter or a hash would. That ran once already, before the
+    values were sent, so here they are put back as they were (W3).
+    """
+    if put is None:
+        return lambda values: make(**values)
+
+    def build(values: dict[str, Any]) -> Any:
+        made = make(**values)
+        for name, value in values.items():
+            if getattr(made, name) is not value:
+                put(made, name, value)
+        return made
+
+    return build
 
 
 def _decorated(cls: type, mark: str, decorator: str, place: Place) -> None:
@@ -96,7 +121,9 @@ def _is_struct(cls: type) -> bool:
 def _struct(tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
     hints = field_hints(tp, place, localns)
     names: tuple[str, ...] = cls.__struct_fields__
-    return Layout(cls, {name: hints[name] for name in names}, lambda values: cls(**values))
+    runs_code = hasattr(cls, "__post_init__")
+    build = _builder(cls, msgspec.structs.force_setattr if runs_code else None)
+    return Layout(cls, {name: hints[name] for name in names}, build, runs_code)
 
 
 def _is_typed_dict(cls: type) -> bool:
@@ -112,7 +139,7 @@ def _typed_dict(tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
         required = name in cls.__required_keys__ if said is None else said
         if not required:
             optional.add(name)
-    return Layout(cls, hints, dict, frozenset(optional), is_dict=True)
+    return Layout(cls, hints, dict, optional=frozenset(optional), is_dict=True)
 
 
 def _without_qualifiers(hint: Any) -> tuple[Any, bool | None]:
@@ -136,9 +163,10 @@ def _is_attrs(cls: type) -> bool:
 def _attrs(tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
     _decorated(cls, "__attrs_attrs__", "@attrs.define", place)
     hints = field_hints(tp, place, localns)
+    attributes = cls.__attrs_attrs__
     aliases: dict[str, str] = {}
     fields: dict[str, Any] = {}
-    for attribute in cls.__attrs_attrs__:
+    for attribute in attributes:
         name = attribute.name
         _needs_init(name, attribute.init, place)
         aliases[name] = attribute.alias
@@ -146,7 +174,13 @@ def _attrs(tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
         if fields[name] is None:
             raise place.under(f".{name}").kind("has no type (W1); annotate it")
     _takes(cls, aliases.values(), place)
-    return Layout(cls, fields, lambda values: cls(**{aliases[name]: value for name, value in values.items()}))
+
+    def make(**values: Any) -> Any:
+        return cls(**{aliases[name]: value for name, value in values.items()})
+
+    runs_code = any(hasattr(cls, f"__attrs_{hook}__") for hook in ("pre_init", "post_init", "init"))
+    runs_code = runs_code or any(attribute.validator or attribute.converter for attribute in attributes)
+    return Layout(cls, fields, _builder(make, object.__setattr__ if runs_code else None), runs_code)
 
 
 def _is_pydantic(cls: type) -> bool:
@@ -176,11 +210,10 @@ def _pydantic(_tp: Any, cls: Any, place: Place, localns: Locals) -> Layout:
 
     def build(values: dict[str, Any]) -> Any:
         model = cls.model_validate(values, by_name=True, by_alias=False)
-        # Validators that are no fixed points (a hash, say) ran on these values once, before they were sent (W3).
-        model.__dict__.update(values)
+        model.__dict__.update(values)  # as in `_builder`; past what freezes a model
         return model
 
-    return Layout(cls, hints, build)
+    return Layout(cls, hints, build, runs_code=True)
 
 
 _Reader = Callable[[Any, Any, Place, Locals], Layout]

@@ -22,6 +22,7 @@ class Layout:
     cls: type
     hints: dict[str, Any]
     build: Callable[[dict[str, Any]], Any]
+    runs_code: bool = False  # whether making one runs code of the user's, which may refuse the values
     optional: frozenset[str] = frozenset()  # the keys that a TypedDict may lack
     is_dict: bool = False
 

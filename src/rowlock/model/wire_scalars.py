@@ -155,9 +155,9 @@ def _decode_decimal(raw: Any) -> Decimal:
 
 
 def _encode_uuid(value: Any) -> str:
-    if isinstance(value, UUID):  # asyncpg hands out a subclass of its own
-        return str(value)
-    raise wrong_kind("a UUID", value)
+    if type(value) is not UUID:  # asyncpg hands out a subclass of its own
+        value = _plain(value, UUID, "a UUID", lambda v: UUID(int=v.int))
+    return str(value)
 
 
 def _encode_datetime(value: Any) -> str:

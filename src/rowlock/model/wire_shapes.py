@@ -17,9 +17,11 @@ from rowlock.model.fingerprint import Schema
 from rowlock.model.wire_base import Misfit, Shape, wrong_json, wrong_kind
 from rowlock.model.wire_scalars import decode_str, encode_str
 
-# How deep a record may hold records of its own kind. Both directions count, so that what is accepted when it is
-# encoded can be decoded again, whatever room the caller's stack leaves.
+# How many objects and arrays may lie within each other in the payload of a recursive type. Both directions count,
+# so that what is accepted when it is encoded can be decoded again, whatever room the caller's stack leaves: a level
+# costs at most six frames.
 NESTING_LIMIT = 100
+_TOO_DEEP = f"is nested more than {NESTING_LIMIT} levels deep, or contains itself (W2, W5)"
 
 _Convert = Callable[[Any], Any]
 
@@ -138,6 +140,8 @@ def _each_entry(key: _Convert, item: _Convert, values: dict[Any, Any]) -> dict[s
     except Misfit as misfit:
         misfit.under(part % len(done))
         raise
+    if len(done) != len(values):  # keys of a str subclass that hashes in its own way
+        raise Misfit("has two keys of one text (W3); make them differ")
     return done
 
 
@@ -193,7 +197,22 @@ def id_shape(identity: str, key: Shape) -> Shape:
     return Shape("id", key.encode, key.decode, lambda _outer: ["id", identity, key.kind])
 
 
+def refuse_depth(plain: Any) -> None:
+    """Raise Misfit if plain JSON is nested too deep. Needed where a type is recursive; it goes level by level."""
+    level = [plain]
+    for _ in range(NESTING_LIMIT):
+        level = [part for whole in level for part in _parts(whole) if type(part) is dict or type(part) is list]
+        if not level:
+            return
+    raise Misfit(_TOO_DEEP)
+
+
+def _parts(whole: Any) -> Any:
+    return whole.values() if type(whole) is dict else whole
+
+
 class _Nesting(threading.local):
+    # Counts records, which stops a cycle early; how deep the JSON is, `refuse_depth` tells.
     depth = 0
 
 
@@ -205,7 +224,7 @@ def recursive_shape(target: Callable[[], Shape]) -> Shape:
 
     def counted(convert: _Convert, value: Any) -> Any:
         if _nesting.depth >= NESTING_LIMIT:
-            raise Misfit(f"is nested more than {NESTING_LIMIT} records deep, or contains itself (W2, W5)")
+            raise Misfit(_TOO_DEEP)
         _nesting.depth += 1
         try:
             return convert(value)
