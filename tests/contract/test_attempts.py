@@ -88,7 +88,7 @@ async def test_at_the_deadline_an_async_handler_is_told_why_and_cancelled(make: 
             seen.append((ctx.stopping, ctx.stop_reason))
             raise
         finally:
-            await asyncio.sleep(0.02)  # cleaning up may take its time
+            await asyncio.sleep(0)  # cleaning up may await
             seen.append((ctx.attempt, "end"))
 
     async with live.worker():
@@ -148,7 +148,7 @@ async def test_past_the_overrun_it_is_settled_while_the_lease_is_held_and_its_sl
         starts.append(ctx.attempt)
         while not signals["let go"].is_set:
             try:
-                await asyncio.sleep(0.01)
+                await signals["let go"].wait_async()
             except asyncio.CancelledError:
                 continue
 
@@ -254,18 +254,18 @@ async def test_a_cancellation_that_the_library_did_not_send_is_a_failure_of_the_
         await asyncio.sleep(0)
 
     async def awaits_a_cancelled_one() -> None:
-        task = asyncio.ensure_future(asyncio.sleep(30))
+        task = asyncio.ensure_future(asyncio.Event().wait())
         asyncio.get_running_loop().call_soon(task.cancel)
         await task
 
     async def its_own_timeout() -> None:
         async with asyncio.timeout(0.001):
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
 
     async def caught_timeout() -> None:
         try:
             async with asyncio.timeout(0.001):
-                await asyncio.sleep(30)
+                await asyncio.Event().wait()
         except TimeoutError:
             await asyncio.sleep(0)
 
