@@ -185,7 +185,9 @@ class Keeper:
         ]
         tasks = [asyncio.create_task(body) for body in bodies]
         await self._stopped.wait()
-        for task in [*tasks, *(single for kept in self._kept for single in kept.singles.values())]:
+        # Those that wait for a row too: each has a connection, which must be closed before its pool is.
+        tasks += [single for kept in self._kept for single in kept.singles.values()]
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for kept in self._kept:

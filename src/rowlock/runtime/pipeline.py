@@ -72,14 +72,14 @@ class Pipeline:
 
     async def stop(self) -> None:
         """Ends the loops; what is not settled by now keeps its lease."""
-        self.settler.stop()
+        singles = self.settler.stop()
         self.rescuer.stop()
         self.announcer.stop()
         background = (self._settling, self._rescuing, self._announcing)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *singles, return_exceptions=True)
 
     def drain(self) -> None:
         """`floor.draining` is set: nothing is claimed, rescued or blocked any more."""

@@ -108,12 +108,14 @@ class Settler:
                 self._guard.worked()
                 self.on_room()
 
-    def stop(self) -> None:
-        """Ends those that wait for a locked row; the record keeps its lease."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Ends those that wait for a locked row, whose records keep their leases; answers them, to be waited for."""
         self._stopped = True
-        for task in self._singles.values():
+        singles = list(self._singles.values())
+        for task in singles:
             task.cancel()
         self._guard.ended()
+        return singles
 
     # --- one statement ------------------------------------------------------------------------------------
 
