@@ -34,6 +34,11 @@ LOGGING_NAME = "rowlock"
 _log = logging.getLogger(f"sqlalchemy.engine.Engine.{LOGGING_NAME}")
 if _log.level == logging.NOTSET:
     _log.setLevel(logging.WARNING)
+# And its pools' own complaints about connections that can not be closed any more: what failed is told once (K2).
+for _kind in ("QueuePool", "AsyncAdaptedQueuePool"):
+    _log = logging.getLogger(f"sqlalchemy.pool.impl.{_kind}.{LOGGING_NAME}")
+    if _log.level == logging.NOTSET:
+        _log.setLevel(logging.CRITICAL)
 
 
 def url_of(target: Target, name: str) -> URL:
@@ -96,7 +101,13 @@ def _recreated(given: Engine) -> Engine:
 def _pool(db: Database) -> dict[str, Any]:
     size, overflow = (POOL_SIZE, POOL_OVERFLOW) if db.pool is None else (db.pool, 0)
     # Nothing is left open when a connection is returned (`guarded`), so the pool need not roll back: one trip less.
-    return {"pool_size": size, "max_overflow": overflow, "pool_timeout": 10, "pool_reset_on_return": None}
+    return {
+        "pool_size": size,
+        "max_overflow": overflow,
+        "pool_timeout": 10,
+        "pool_reset_on_return": None,
+        "pool_logging_name": LOGGING_NAME,
+    }
 
 
 def _listen(engine: Engine, db: Database) -> None:
