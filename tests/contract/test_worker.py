@@ -24,7 +24,7 @@ from support.databases import Database
 from support.jobtable import failing
 from support.live import Live
 from support.races import Blocker
-from support.waiting import Signals, wait_until, wait_until_async
+from support.waiting import Signals, wait_until, wait_until_async, work_for
 
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="L4: SQLite has no row locks")
 S = r"[`\"]?"
@@ -105,14 +105,21 @@ async def test_only_as_much_is_claimed_as_there_are_free_slots(make: Callable[..
         await signals["go"].wait_async()
         inside.discard(ctx.id)
 
+    @live.jobs.job(max_attempts=1, timeout=30, name="beside", queue="beside")
+    async def beside() -> None:
+        pass
+
     wait.enqueue_many([None] * 12)
     async with live.worker():
         await wait_until_async(lambda: len(most) == 3)
-        assert Counter(row.state for row in live.rows()) == {"running": 3, "pending": 9}
+        for _ in range(3):  # some rounds later
+            await live.ended(beside.enqueue())
+        assert len(inside) == 3
+        assert Counter(row.state for row in live.rows() if row.queue == "default") == {"running": 3, "pending": 9}
         signals["go"].set()
-        await wait_until_async(lambda: len(live.told("settled")) == 12)
+        await wait_until_async(lambda: len(live.told("settled")) == 15)
     assert max(most) <= 3
-    assert {(row.state, row.attempt) for row in live.rows()} == {("succeeded", 1)}
+    assert {(row.state, row.attempt) for row in live.rows() if row.queue == "default"} == {("succeeded", 1)}
 
 
 async def test_a_claim_whose_hand_over_fails_goes_back_at_once_and_unspent(
@@ -191,7 +198,7 @@ async def test_failing_statements_are_tried_again_and_an_outage_is_said_once(
     @live.jobs.job(max_attempts=1, timeout=20, name="count")
     async def count(input: Number) -> None:
         runs[input.value] += 1
-        await asyncio.sleep(0.15 if input.value == 0 else 0)  # long enough for a renewal
+        await work_for(0.15 if input.value == 0 else 0)  # long enough for a renewal
 
     count.enqueue_many([Number(n) for n in range(30)])
     with caplog.at_level(logging.INFO, "rowlock"), ExitStack() as failures:
@@ -370,7 +377,7 @@ async def test_the_smallest_pool_is_enough(app_factory: Callable[..., App], data
 
     @small.job(max_attempts=1, timeout=5, name="job")
     async def job(ctx: Context) -> None:
-        await asyncio.sleep(0.2)
+        await work_for(0.2)
         done.append(ctx.id)
 
     job.enqueue_many([None] * 40)
@@ -634,7 +641,7 @@ async def test_a_loop_that_ends_by_a_defect_is_started_again_and_loses_nothing(
 
     @live.jobs.job(max_attempts=1, timeout=20, name="job")
     async def job() -> None:
-        await asyncio.sleep(0.1)
+        await work_for(0.1)
 
     with fault(point, TypeError("S3CR3T")), caplog.at_level(logging.DEBUG):
         async with live.worker():
@@ -718,6 +725,7 @@ async def test_nothing_secret_is_stored_or_logged_at_any_level(
     # contract: S6
     live, live_errors = make(workers=4), list[BaseException]()
     caplog.set_level(logging.DEBUG)  # the root: of every library too
+    caplog.set_level(logging.DEBUG, "sqlalchemy.engine")  # which the library keeps quiet unless it is asked
 
     @live.app.on_failure
     def track(exc: BaseException, ctx: Context) -> None:
@@ -774,6 +782,7 @@ def test_an_enqueue_that_fails_shows_no_payload(make: Callable[..., Live], caplo
     # contract: S6
     live = make()
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "sqlalchemy.engine")
 
     @live.jobs.job(max_attempts=2, timeout=30, name="task")
     async def task(input: Login) -> None:

@@ -117,3 +117,8 @@ def in_threads(*functions: Callable[[], T], timeout: float = BOUND) -> list[T]:
     if failures:
         raise failures[0]
     return [answers[number] for number in range(len(functions))]
+
+
+async def work_for(seconds: float) -> None:
+    """What a handler does that takes its time, where the time is the point."""
+    await asyncio.sleep(seconds)
