@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 import sys
@@ -66,6 +67,7 @@ async def _until(fact) -> None:
 
 
 # contract: H3, M6, E8
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what others left
 def test_connections_threads_and_files_are_back_after_a_stop(
     app_factory, database: Database, engine: sa.Engine
 ) -> None:
@@ -88,12 +90,14 @@ def test_connections_threads_and_files_are_back_after_a_stop(
         engine.dispose()
 
     round(1)  # whatever is loaded once is loaded now
+    gc.collect()  # what earlier tests left to the collector is not this one's
     threads, files, sessions = threading.active_count(), _files(), len(database.sessions())
     for number in (2, 3):
         round(number)
     wait_until(lambda: len(database.sessions()) <= sessions, what=lambda: str(database.sessions()))
     assert threading.active_count() == threads
-    assert _files() == files
+    gc.collect()
+    assert _files() <= files
 
 
 def _files() -> int:
