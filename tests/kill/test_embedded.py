@@ -68,6 +68,7 @@ async def _until(fact) -> None:
 
 # contract: H3, M6, E8
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what others left
+@pytest.mark.slow  # counts files of the whole process: wants one of its own
 def test_connections_threads_and_files_are_back_after_a_stop(
     app_factory, database: Database, engine: sa.Engine
 ) -> None:
