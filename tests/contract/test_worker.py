@@ -427,7 +427,7 @@ async def test_the_applications_traffic_can_not_starve_the_worker(
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_who_lost_its_hold_is_told_and_changes_nothing_any_more(make: Callable[..., Live], kind: str) -> None:
     # contract: L3
-    live, signals = make(lease_ms=2_000), Signals()
+    live, signals = make(lease_ms=600), Signals()
 
     async def task(ctx: Context) -> None:
         signals["runs"].set()

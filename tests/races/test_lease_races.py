@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -72,8 +73,13 @@ class Wait:
 # --- L2: a wait for a lock neither revives nor shortens ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("how", ["changes it", "only locks it", "rolls back"])
+@pytest.mark.parametrize(
+    ("act", "how"),
+    [
+        *itertools.product([renewing, settling], ["changes it", "only locks it", "rolls back"]),
+        (settling_with_others, "only locks it"),
+    ],
+)
 def test_a_lease_that_ends_during_the_wait_is_refused(
     jobs: JobTable, database: Database, act: Callable[[JobTable, Hold], bool], how: str
 ) -> None:
