@@ -8,7 +8,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from support.story import Table, complaints, lease_of, limits, logged
+from support.story import Table, complaints, lease_of, limits, logged, mostly_slow
 from support.waiting import wait_until
 
 
@@ -46,8 +46,9 @@ def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
 
 
 # contract: M6, C3
+@mostly_slow("postgresql")
 @pytest.mark.parametrize("point", ["claimed", "ended"])
-def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, point: str) -> None:
+def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, point: str, dialect: str) -> None:
     """While a claim is handed over: all of it goes back, unspent. After the handler: it is settled."""
     kit = kill_kit(
         """
@@ -145,13 +146,13 @@ def test_a_handler_that_can_not_be_stopped_keeps_its_lease_and_not_the_process(
 ) -> None:
     kit = kill_kit(
         f"""
-    @jobs.job(name="stuck", max_attempts=2, {limits(dialect, lease=2)})
+    @jobs.job(name="stuck", max_attempts=2, {limits(dialect, lease=1)})
     def stuck(ctx: Context) -> None:
         note("start", ctx)
         if ctx.attempt == 1:
             threading.Event().wait()
 
-    @jobs.job(name="stubborn", max_attempts=2, {limits(dialect, lease=2)})
+    @jobs.job(name="stubborn", max_attempts=2, {limits(dialect, lease=1)})
     async def stubborn(ctx: Context) -> None:
         note("start", ctx)
         while ctx.attempt == 1:
@@ -177,11 +178,12 @@ def test_a_handler_that_can_not_be_stopped_keeps_its_lease_and_not_the_process(
     kit.start()
     table.wait(lambda rows: all(row.state == "succeeded" for row in rows), story=kit.story)
     assert {row.attempt for row in table.rows()} == {2}
-    assert all(one.at - asked > 0.5 * lease_of(dialect, lease=2) for one in kit.effects("start")[2:])
+    assert all(one.at - asked > 0.5 * lease_of(dialect, lease=1) for one in kit.effects("start")[2:])
     assert not complaints(kit.workers)
 
 
 # contract: M6
+@mostly_slow("mariadb")
 def test_a_second_signal_ends_the_process_at_once(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(
         f"""
@@ -217,8 +219,9 @@ def test_a_second_signal_ends_the_process_at_once(kill_kit, engine: sa.Engine, d
 
 
 # contract: M6, K3
+@mostly_slow("sqlite")
 def test_signals_while_idle_and_before_the_first_claim(
-    kill_kit, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    kill_kit, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
     kit = kill_kit(
         """
@@ -230,9 +233,10 @@ def test_signals_while_idle_and_before_the_first_claim(
     """
     )
     _ = kit.module  # migrates, and must not be held
-    idle = [kit.start(), kit.start()]
+    command = ("run", f"{kit.name}:app")
+    idle = [kit.run(*command), kit.run(*command)]
     monkeypatch.setenv("HOLD_THE_IMPORT", "1")
-    starting = [kit.start(), kit.start()]
+    starting = [kit.run(*command), kit.run(*command)]
     kit.wait_for("importing", 2)
     for worker in idle:
         worker.ready()

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from rowlock import Context, Jobs
 from support.databases import Database
-from support.story import Table, complaints
+from support.story import Table, complaints, mostly_slow
 from support.waiting import Signal, wait_until
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
@@ -58,6 +58,7 @@ async def test_an_embedded_worker_takes_no_signals_and_stops_when_asked(app_fact
         await _until(lambda: app.health()["status"] == "stopped")
     assert table.states() == {"succeeded": 2}
     assert fixed() == before
+    await app.aclose()
 
 
 async def _until(fact) -> None:
@@ -106,7 +107,10 @@ def _files() -> int:
 
 
 # contract: M6
-def test_a_program_with_a_worker_in_it_keeps_its_own_signal_handlers(kill_kit, engine: sa.Engine, tmp_path) -> None:
+@mostly_slow("mariadb")
+def test_a_program_with_a_worker_in_it_keeps_its_own_signal_handlers(
+    kill_kit, engine: sa.Engine, tmp_path: Path, dialect: str
+) -> None:
     """The host process ends by a handler of its own, and the worker with it: nothing is left in work."""
     kit = kill_kit(
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from support.story import Table, logged, wait_logged
+from support.story import Table, logged, mostly_slow, wait_logged
 
 SOURCE = """
 FAULTS = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit,
@@ -88,6 +88,7 @@ def good(ctx: Context) -> None:
 
 
 # contract: R2, R3, R4, R6
+@mostly_slow("postgresql")
 @pytest.mark.parametrize("loop", ["--uvloop", "--no-uvloop"])
 def test_whatever_a_handler_does_the_worker_serves_on(kill_kit, engine: sa.Engine, loop: str, dialect: str) -> None:
     kit = kill_kit(SOURCE, job={"workers": 4, "queues": {"deaf": 2}, "poll_ms": 50})
@@ -123,6 +124,7 @@ def test_whatever_a_handler_does_the_worker_serves_on(kill_kit, engine: sa.Engin
 
 
 # contract: R3, H1, M6
+@mostly_slow("sqlite")
 def test_threads_that_hang_are_counted_and_do_not_keep_the_process(kill_kit, engine: sa.Engine, dialect: str) -> None:
     """C69: the slots stay taken, nothing else is started; with every slot gone the process ends, with 1."""
     kit = kill_kit(

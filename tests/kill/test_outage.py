@@ -65,7 +65,7 @@ def test_a_server_that_stops_or_dies_and_comes_back(
         kit.release(f"held {held}")
         wait_until(lambda h=held: kit.effects("end", h), what=kit.story)
         wait_until(lambda n=number: len(logged([worker], "WARNING", "'default' fails")) == n, what=kit.story)
-        time.sleep(max(0, 2 - (time.time() - down)))
+        time.sleep(max(0, 1.3 - (time.time() - down)))
 
         own_server.start()
         up = time.time()

@@ -49,14 +49,14 @@ def test_the_file_is_locked_at_the_start_at_a_claim_and_at_a_settlement(
     held = kit.module.work.enqueue().id
     with locked(database):
         worker = kit.start()
-        time.sleep(3.5)  # longer than a statement waits for the lock
+        time.sleep(2.6)  # longer than a statement waits for the lock
         assert worker.running, worker.stderr
     kit.wait_for(f"middle {held}")
     kit.module.quick.enqueue_many([None] * 10)
     with locked(database):
         kit.release(f"middle {held}")
         kit.wait_for("end")
-        time.sleep(3.5)
+        time.sleep(2.6)
         assert table.one("work").state == "running"
     unlocked = time.time()
     table.wait(lambda rows: all(row.state == "succeeded" for row in rows), story=kit.story)
@@ -72,13 +72,13 @@ def test_the_file_is_locked_at_the_start_at_a_claim_and_at_a_settlement(
 def test_renewals_that_meet_a_locked_file_are_tried_again(
     kill_kit, database: SQLite, engine: sa.Engine, dialect: str
 ) -> None:
-    """C30: write transactions of a second, back to back, and one of three."""
+    """C30: a write transaction of a second, and one of three."""
     kit = kill_kit(
         """
-    @jobs.job(name="work", max_attempts=3, timeout=6, lease=6.5)
+    @jobs.job(name="work", max_attempts=3, timeout=5.5, lease=6)
     async def work(ctx: Context) -> None:
         note("start", ctx)
-        await asyncio.sleep(5.5)
+        await asyncio.sleep(4.6)
     """,
         job={"poll_ms": 50},
     )
@@ -86,7 +86,7 @@ def test_renewals_that_meet_a_locked_file_are_tried_again(
     table, worker = Table(engine), kit.start()
     kit.wait_for("start")
     idle = kit.start().ready()
-    for seconds in (1, 1, 3):
+    for seconds in (1, 3):
         with locked(database):
             time.sleep(seconds)
     table.wait(lambda rows: rows[0].state == "succeeded", story=kit.story)

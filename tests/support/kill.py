@@ -1,4 +1,4 @@
-"""Real worker processes (`python -m rowlock run`), an effects table, and signals at named points.
+"""Real worker processes (`rowlock run`), an effects table, and signals at named points.
 
 kit = kill_kit('''
 @jobs.job(name="work", max_attempts=3, timeout=30)
@@ -31,6 +31,7 @@ import pytest
 from support import effects
 from support.effects import Effect, release
 from support.waiting import BOUND, wait_until
+from support.zygote import Forked
 
 URL = "ROWLOCK_TEST_URL"
 TESTS = Path(__file__).parents[1]
@@ -61,16 +62,23 @@ app.include(jobs)
 class Worker:
     """One process. Whatever the test does, it is reaped at its end."""
 
-    def __init__(self, command: list[str], folder: Path, url: str, number: int) -> None:
-        self.command = command
+    def __init__(self, command: list[str], folder: Path, url: str, number: int, *, fork: bool = False) -> None:
+        """`fork`: of a process that has imported everything already; `command` is then what follows `rowlock`."""
+        self.command = ["rowlock", *command] if fork else command
         self._log = folder / f"worker-{number}.log"
         paths = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, URL: url, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
-        with self._log.open("wb") as log:
-            # A session of its own: signals reach this worker only, and its children can be ended with it.
-            self.process = subprocess.Popen(
-                command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        self._log.touch()
+        # A session of its own: signals reach this worker only, and its children can be ended with it.
+        self.process: Forked | subprocess.Popen[bytes]
+        if fork:
+            self.process = Forked(command, folder, env, self._log)
+        else:
+            with self._log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
         self.pid = self.process.pid
 
     @property
@@ -152,13 +160,15 @@ class KillKit:
         return sys.modules[self.name]
 
     def start(self, *arguments: str, url: str | None = None) -> Worker:
-        """Start `python -m rowlock run`; `url` sends it through a proxy."""
-        return self.run("run", f"{self.name}:app", *arguments, url=url)
+        """Start `rowlock run`, forked; `url` sends it through a proxy."""
+        return self._add(["run", f"{self.name}:app", *arguments], url, fork=True)
 
     def run(self, *arguments: str, url: str | None = None) -> Worker:
-        """Start any command of Rowlock's in the folder of the application."""
-        command = [sys.executable, "-m", "rowlock", *arguments]
-        self.workers.append(Worker(command, self.folder, url or self.url, len(self.workers)))
+        """Start any command of Rowlock's in the folder of the application, by `python -m rowlock` as users do."""
+        return self._add([sys.executable, "-m", "rowlock", *arguments], url, fork=False)
+
+    def _add(self, command: list[str], url: str | None, *, fork: bool) -> Worker:
+        self.workers.append(Worker(command, self.folder, url or self.url, len(self.workers), fork=fork))
         return self.workers[-1]
 
     def effects(self, what: str | None = None, record: int | None = None) -> list[Effect]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from support.kill import Worker
@@ -14,6 +15,14 @@ from support.waiting import BOUND, wait_until
 
 # The line `ready: …`, the command's last words, and its log but for errors.
 _EXPECTED = re.compile(r"ready: |rowlock: |[-0-9]+T[:.0-9]+Z (INFO|WARNING) rowlock: ")
+
+
+def mostly_slow(brief: str) -> pytest.MarkDecorator:
+    """For what has little to do with databases: the short run takes one of them, the long run all."""
+    names = ("sqlite", "postgresql", "mariadb")
+    return pytest.mark.parametrize(
+        "dialect", [pytest.param(name, marks=() if name == brief else pytest.mark.slow) for name in names]
+    )
 
 
 def limits(dialect: str, *, lease: float = 1.0) -> str:
