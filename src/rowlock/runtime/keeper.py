@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rowlock.model.table import JOBS
 from rowlock.runtime import faults
-from rowlock.runtime.bounds import bounded
+from rowlock.runtime.bounds import bounded, end_all
 from rowlock.runtime.loopwatch import LoopWatch
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.runtime.supervise import supervised
@@ -187,9 +187,7 @@ class Keeper:
         await self._stopped.wait()
         # Those that wait for a row too: each has a connection, which must be closed before its pool is.
         tasks += [single for kept in self._kept for single in kept.singles.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks)
         for kept in self._kept:
             kept.guard.ended()
             await kept.db.aclose()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from rowlock.runtime.announcer import Announcer
+from rowlock.runtime.bounds import end_all
 from rowlock.runtime.claimer import Claimer
 from rowlock.runtime.outage import Guard, Outage
 from rowlock.runtime.rescuer import Rescuer
@@ -77,9 +78,7 @@ class Pipeline:
         self.announcer.stop()
         background = (self._settling, self._rescuing, self._announcing)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *singles, return_exceptions=True)
+        await end_all([*tasks, *singles])
 
     def drain(self) -> None:
         """`floor.draining` is set: nothing is claimed, rescued or blocked any more."""

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from rowlock.runtime import start
+from rowlock.runtime.bounds import end_all
 from rowlock.runtime.program import Program
 from rowlock.runtime.signals import SIGNALS, leave_now
 from rowlock.runtime.worker import CUT_OFF_S, FLUSH_S, Worker
@@ -204,9 +205,7 @@ class _Live:
                 return doing.result()
             return None
         finally:
-            for task in (doing, stopping):
-                task.cancel()
-            await asyncio.gather(doing, stopping, return_exceptions=True)
+            await end_all([doing, stopping])
 
 
 def _grace_s(app: Program) -> float:
