@@ -86,7 +86,7 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
     @jobs.job(name="work", max_attempts=50, {short})
     async def work(ctx: Context) -> None:
         note("start", ctx)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.1)
         note("end", ctx)
     """
         """
@@ -111,7 +111,7 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
         job.enqueue()
 
     dice = random.Random(dialect)
-    left, worker = 3, None
+    left, worker = 2, None
     while not all(row.state in ("succeeded", "dead") for row in table.rows()):
         if worker is None or not worker.running:  # what a supervisor does
             worker = kit.start()
@@ -120,7 +120,7 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
             time.sleep(dice.uniform(0, 0.3))
             worker.kill()
             left -= 1
-        time.sleep(0.05)
+        time.sleep(0.02)
         assert len(kit.workers) < 20, kit.story()
 
     pill = table.one("pill")

@@ -250,7 +250,7 @@ def test_a_database_that_is_read_only_for_a_while(
     kit.wait_for("end")
     wait_logged(worker, "WARNING", "'default' fails")
     started = len(kit.effects("start"))
-    time.sleep(1.5)
+    time.sleep(0.8)
     assert len(kit.effects("start")) == started
     _read_only(own_database, own_table, dialect, False)
     own_table.wait(lambda rows: all(row.state == "succeeded" for row in rows), story=kit.story)

@@ -33,7 +33,8 @@ class Zygote:
     def ask(self, **request: Any) -> Any:
         with self._lock:
             if self._process is None:
-                env = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
+                path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+                env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "support.zygote"], env=env, text=True, start_new_session=True,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE,
