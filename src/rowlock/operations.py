@@ -82,19 +82,19 @@ class Records:
 
     def get(self, id: int, *, database: str | None = None) -> Record:
         """One record, without its payload. Raises NotFound."""
-        return self._database(database).run(records.get, id)
+        return self._database(database).run(records.get, _id(id))
 
     async def aget(self, id: int, *, database: str | None = None) -> Record:
         """`get` from a coroutine."""
-        return await self._database(database).aread(records.get, id)
+        return await self._database(database).aread(records.get, _id(id))
 
     def payload(self, id: int, *, database: str | None = None) -> bytes:
         """One record's stored payload as it is, for those who may see it. Raises NotFound."""
-        return self._database(database).run(records.payload, id)
+        return self._database(database).run(records.payload, _id(id))
 
     async def apayload(self, id: int, *, database: str | None = None) -> bytes:
         """`payload` from a coroutine."""
-        return await self._database(database).aread(records.payload, id)
+        return await self._database(database).aread(records.payload, _id(id))
 
     def list(
         self,
@@ -109,7 +109,7 @@ class Records:
         `limit` 1..1,000; `after` the `next` of the page before; the others are those of `RecordFilter`. Answers a page:
         `.items`, and `.next`, None on the last one. Raises FilterError.
         """
-        return self._database(database).run(records.list_, _filter(**wanted), limit=_limit(limit), after=after)
+        return self._database(database).run(records.list_, _filter(**wanted), limit=_limit(limit), after=_after(after))
 
     async def alist(
         self,
@@ -121,7 +121,7 @@ class Records:
     ) -> Page:
         """`list` from a coroutine."""
         db = self._database(database)
-        return await db.aread(records.list_, _filter(**wanted), limit=_limit(limit), after=after)
+        return await db.aread(records.list_, _filter(**wanted), limit=_limit(limit), after=_after(after))
 
     # `list` is a method by now, hence the other way to write the type.
     def counts(self, *, database: str | None = None) -> tuple[Count, ...]:
@@ -135,12 +135,12 @@ class Records:
     def explain(self, id: int, *, database: str | None = None) -> Explanation:
         """Why a record is not running, or what became of it: a fixed word, a sentence, facts (H4). Raises NotFound."""
         db = self._database(database)
-        return db.run(explain, id, known_of(self._program, db), self._program.settings.job.unknown_ms)
+        return db.run(explain, _id(id), known_of(self._program, db), self._program.settings.job.unknown_ms)
 
     async def aexplain(self, id: int, *, database: str | None = None) -> Explanation:
         """`explain` from a coroutine."""
         db = self._database(database)
-        return await db.aread(explain, id, known_of(self._program, db), self._program.settings.job.unknown_ms)
+        return await db.aread(explain, _id(id), known_of(self._program, db), self._program.settings.job.unknown_ms)
 
     def release(
         self,
@@ -183,9 +183,7 @@ class Records:
             return release_all(db, program, filter, dry_run=dry_run)
         if filter != Filter():
             raise FilterError(f"an id ({shown(id)}) and filters are given (O3); give one or the other")
-        if type(id) is not int:
-            raise FilterTypeError(f"id is {shown(id)}, not an int (O3); give the id that an enqueue answered")
-        return release_one(db, program, id, dry_run=dry_run)
+        return release_one(db, program, _id(id), dry_run=dry_run)
 
 
 def _filter(
@@ -200,6 +198,10 @@ def _filter(
     for name, value in (("state", state), ("job", job), ("queue", queue), ("category", category), ("key", key)):
         if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers need not be typed
             raise FilterTypeError(f"{name} is {shown(value)}, not a str (O1); give the text to look for")
+        if value is not None and ("\0" in value or not _is_utf8(value)):  # one rule on every database
+            raise FilterError(
+                f"{name} is {shown(value)}, with a NUL or a lone surrogate in it (O1); no record has such"
+            )
     if state is not None and state not in tuple(State):
         raise FilterError(f"state is {shown(state)} (S3); the states are {', '.join(State)}")
     age = None
@@ -208,6 +210,26 @@ def _filter(
     return Filter(
         state=None if state is None else State(state), job=job, queue=queue, category=category, key=key, older_than=age
     )
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _after(after: int | None) -> int | None:
+    return (
+        None if after is None else check_int(after, what="after", low=0, high=records.MAX_ID, rule="O1", refuse=_REFUSE)
+    )
+
+
+def _id(id: int) -> int:
+    if type(id) is not int:
+        raise FilterTypeError(f"id is {shown(id)}, not an int (O1); give the id that an enqueue answered")
+    return id
 
 
 def _limit(limit: int) -> int:

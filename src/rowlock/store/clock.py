@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+if TYPE_CHECKING:
+    from rowlock.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +30,13 @@ class Clock:
 
 
 SYSTEM = Clock()
+
+
+def database_now(conn: Connection, db: Database) -> datetime:
+    """The instant by the clock of all workers: the database's, or the test's (L2). Also on a caller's connection."""
+    if db.clock.bound is not None:
+        return db.clock.bound()
+    value = conn.execute(text(f"SELECT {db.dialect.callers_now(db)}"), db.now_params()).scalar_one()
+    now = db.dialect.from_db(value)
+    assert now is not None
+    return now

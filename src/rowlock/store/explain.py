@@ -13,7 +13,8 @@ from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Category, State
 from rowlock.store import schema
-from rowlock.store.programs import Pair, database_now, last_announced
+from rowlock.store.clock import database_now
+from rowlock.store.programs import Pair, last_announced
 from rowlock.store.records import Record, get
 from rowlock.store.release import Program, why_not
 

@@ -16,8 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import EnqueueBusy, TransactionConflict
-from rowlock.store import migrations
-from rowlock.store.enqueue import check_same
+from rowlock.store.enqueue import acheck_same, check_same
 from rowlock.store.failures import not_migrated, where
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def run(db: Database, operation: Operation[T], caller: Connection | None = None)
     """Drives an operation to its end, in the caller's transaction if one is given. Raises what its steps raise."""
     if caller is not None:
         with in_callers_words(db):
-            check_same(caller, db, db.run(migrations.verify) if db.installation is None else db.installation)
+            check_same(caller, db)
             return _driven(operation, lambda step: db.run(_read, step) if step.outside else step.work(caller))
     return _driven(operation, lambda step: _again_after_conflict(db, step))
 
@@ -55,8 +54,7 @@ async def arun(db: Database, operation: Operation[T], caller: AsyncConnection | 
     answer: Any = None
     with in_callers_words(db, joined=caller is not None):
         if caller is not None:
-            own = await db.aread(migrations.verify) if db.installation is None else db.installation
-            await caller.run_sync(check_same, db, own)
+            await acheck_same(caller, db)
         while True:
             try:
                 step = operation.send(answer)

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from rowlock.model.outcome import Category, State
 from rowlock.store import schema
 from rowlock.store.claim import Rescued
+from rowlock.store.clock import database_now
 from rowlock.store.dialects.base import fetch
 
 if TYPE_CHECKING:
@@ -79,16 +80,6 @@ def last_announced(conn: Connection, db: Database, pair: Pair) -> datetime | Non
     """When a serving process last said that it knows this pair; None if none has in the last 30 days."""
     row = conn.execute(select(schema.program.c.announced_at).where(schema.program.c.pair == _key(pair))).first()
     return None if row is None else row[0]
-
-
-def database_now(conn: Connection, db: Database) -> datetime:
-    """The instant by the clock of all workers: the database's, or the test's (L2)."""
-    if db.clock.bound is not None:
-        return db.clock.bound()
-    value = fetch(conn, text(f"SELECT {db.dialect.now(db)}"), db.now_params())[0][0]
-    now = db.dialect.from_db(value)
-    assert now is not None
-    return now
 
 
 def runnable_blocked(conn: Connection, db: Database, known: Iterable[Pair], limit: int = 1_000) -> list[int]:

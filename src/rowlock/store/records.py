@@ -12,11 +12,15 @@ from sqlalchemy.engine import Connection
 from rowlock.errors import NotFound
 from rowlock.model.outcome import State
 from rowlock.store import schema
+from rowlock.store.clock import database_now
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
 _SHOWN = [column for column in schema.job.c if column.name not in {"payload", "token", "handed_back"}]
+
+
+MAX_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def no_record(db: Database, id: int) -> NotFound:
 
 def get(conn: Connection, db: Database, id: int) -> Record:
     """One record. Raises `NotFound`."""
+    if not 0 <= id <= MAX_ID:  # a driver could not even send it
+        raise no_record(db, id)
     row = conn.execute(select(*_SHOWN).where(schema.job.c.id == id)).first()
     if row is None:
         raise no_record(db, id)
@@ -90,6 +96,8 @@ def get(conn: Connection, db: Database, id: int) -> Record:
 
 def payload(conn: Connection, db: Database, id: int) -> bytes:
     """A record's stored payload, as it is. Raises `NotFound`."""
+    if not 0 <= id <= MAX_ID:
+        raise no_record(db, id)
     statement = f"SELECT {db.dialect.raw('payload')} FROM rowlock_job WHERE id = {int(id)}"
     value = conn.exec_driver_sql(statement).scalar_one_or_none()
     if value is None:
@@ -99,7 +107,7 @@ def payload(conn: Connection, db: Database, id: int) -> bytes:
 
 def list_(conn: Connection, db: Database, filter: Filter, *, limit: int = 50, after: int | None = None) -> Page:
     """Records that match, newest first, at most `limit` (1..1,000); `after` is the `next` of the page before."""
-    wanted = conditions(db, filter)
+    wanted = conditions(conn, db, filter)
     if after is not None:
         wanted.append(schema.job.c.id < after)
     rows = conn.execute(select(*_SHOWN).where(*wanted).order_by(schema.job.c.id.desc()).limit(limit + 1)).all()
@@ -110,14 +118,14 @@ def list_(conn: Connection, db: Database, filter: Filter, *, limit: int = 50, af
 def counts(conn: Connection, db: Database) -> list[Count]:
     """Counts by queue and state, due and future apart."""
     c = schema.job.c
-    later = func.sum(case((((c.state == "pending") & (c.run_at > db.clock.host_now())), 1), else_=0))
+    later = func.sum(case((((c.state == "pending") & (c.run_at > database_now(conn, db))), 1), else_=0))
     rows = conn.execute(
         select(c.queue, c.state, func.count(), later).group_by(c.queue, c.state).order_by(c.queue, c.state)
     )
     return [Count(queue, State(state), int(count), int(future)) for queue, state, count, future in rows]
 
 
-def conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
+def conditions(conn: Connection, db: Database, filter: Filter) -> list[ColumnElement[bool]]:
     """What a filter asks of a record."""
     c = schema.job.c
     equal = {
@@ -129,7 +137,7 @@ def conditions(db: Database, filter: Filter) -> list[ColumnElement[bool]]:
     }
     wanted: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
     if filter.older_than is not None:
-        wanted.append(c.created_at <= db.clock.host_now() - filter.older_than)
+        wanted.append(c.created_at <= database_now(conn, db) - filter.older_than)
     return wanted
 
 

@@ -109,7 +109,7 @@ def _page(conn: Connection, db: Database, program: Program, filter: Filter, afte
     rows = conn.execute(
         select(*(c[name] for name in _COLUMNS))
         .where(c.state == State.BLOCKED.value, c.error_category.in_([each.value for each in _CATEGORIES]))
-        .where(c.id > after, *conditions(db, filter))
+        .where(c.id > after, *conditions(conn, db, filter))
         .order_by(c.id)
         .limit(PAGE)
     ).all()

@@ -6,7 +6,8 @@ A hook gets a `Connection` that is already in the right mode (see `Database.run`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -166,6 +167,24 @@ class Dialect(ABC):
         """`find_active` on a connection of Rowlock's own, having waited, bounded, for uncommitted enqueues."""
         return self.find_active(conn, jobs, keys)
 
+    def look_once(
+        self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]
+    ) -> list[tuple[str, int, str]] | None:
+        """`look_outside` without waiting: None if an enqueue of one of the keys is not committed yet."""
+        return self.find_active(conn, jobs, keys)
+
+    @contextmanager
+    def keys_in_turn(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> Generator[None]:
+        """Where looks are outside: of those that look and then insert one of these keys, one at a time.
+
+        Held on a connection of Rowlock's own. Raises `EnqueueBusy`.
+        """
+        yield
+
+    def place(self, conn: Connection) -> object:
+        """What tells, by one cheap look, whether a caller's session still leads to the tables that it led to (E3)."""
+        return None
+
     # --- programs and what they know (S7) ---------------------------------------------------------------
 
     @abstractmethod
@@ -212,6 +231,10 @@ class Dialect(ABC):
     @abstractmethod
     def is_conflict(self, error: BaseException) -> bool:
         """Deadlock or serialization failure: the transaction is gone, running it again may succeed."""
+
+    def is_failed_transaction(self, error: BaseException) -> bool:
+        """An earlier statement failed, and the transaction takes no other."""
+        return False
 
     @abstractmethod
     def is_lock_timeout(self, error: BaseException) -> bool:

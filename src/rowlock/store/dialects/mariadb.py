@@ -32,6 +32,7 @@ class MariaDB(MySQL):
 
     name: ClassVar[str] = "mariadb"
     label: ClassVar[str] = "MariaDB"
+    for_share: ClassVar[str] = "LOCK IN SHARE MODE NOWAIT"
     returning: ClassVar[str] = " RETURNING token, id"
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
 
-from rowlock.errors import MissingDriver, UnsupportedDatabase
+from rowlock.errors import DatabaseUnavailable, MissingDriver, UnsupportedDatabase
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
@@ -47,6 +47,12 @@ class MySQL(ClaimHooks, EnqueueHooks):
         return {"connect_timeout": 10, "charset": "utf8mb4"}
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        cursor.execute("SELECT @@character_set_client")
+        if (charset := cursor.fetchone()[0]) != "utf8mb4":
+            raise UnsupportedDatabase(
+                f"the connections of this engine speak {charset}, which replaces the characters of payloads that it "
+                f"does not have; make the engine with ?charset=utf8mb4"
+            )
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
             "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', "
@@ -168,7 +174,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
     def lock_migration(self, conn: Connection) -> None:
         got = conn.exec_driver_sql("SELECT GET_LOCK(CONCAT('rowlock.migrate.', MD5(DATABASE())), 60)").scalar_one()
         if got != 1:
-            raise UnsupportedDatabase(
+            raise DatabaseUnavailable(
                 "another process migrates this database and did not end within 60 s (S1); look what it waits for"
             )
 

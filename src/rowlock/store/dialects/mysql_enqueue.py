@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from rowlock.errors import EnqueueBusy
+from rowlock.errors import EnqueueBusy, EnqueueValueError
 from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects.base import Dialect, Inserted, Row
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
+
+
+MOST_VALUES = 500
+"""In one list: MariaDB makes a longer one a table to join with, and then may read, and lock, the whole table."""
 
 
 class EnqueueHooks(Dialect):
@@ -26,9 +32,21 @@ class EnqueueHooks(Dialect):
     returning: ClassVar[str] = ""
     """What makes an INSERT answer its rows' nonces and ids, where the server can."""
 
+    for_share: ClassVar[str] = "FOR SHARE NOWAIT"
+    """How this server asks for a shared lock that it can have at once."""
+
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
-        now = "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s"
-        statement, params = sql.insert(rows, now, self.to_db)
+        statement, params = sql.insert(rows, "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s", self.to_db)
+        if not sql.is_ascii(params) and not server.speaks_utf8(conn):
+            statement, params = sql.as_bytes(statement, params)
+        if sql.may_be_long(params) and (size := sql.size_of(statement, params)) > server.longest_statement(conn):
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self.insert(conn, db, rows[:half]) + self.insert(conn, db, rows[half:])
+            raise EnqueueValueError(
+                f"job {rows[0].job!r}: the record takes a statement of {size:,} bytes, and this server takes at most "
+                f"{server.longest_statement(conn):,} (W3); nothing was written: raise the server's max_allowed_packet"
+            )
         try:
             result = conn.exec_driver_sql(statement + self.returning, params | db.now_params())
         except DBAPIError as error:
@@ -48,8 +66,9 @@ class EnqueueHooks(Dialect):
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
         found: list[tuple[str, int, str]] = []
-        for start in range(0, len(keys), 500):
-            active = [server.active_key(job, key) for job in jobs for key in keys[start : start + 500]]
+        at_once = max(1, MOST_VALUES // len(jobs))
+        for start in range(0, len(keys), at_once):
+            active = [server.active_key(job, key) for job in jobs for key in keys[start : start + at_once]]
             marks = ",".join(["%s"] * len(active))
             rows = conn.exec_driver_sql(
                 f"SELECT `key`, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
@@ -62,9 +81,8 @@ class EnqueueHooks(Dialect):
     ) -> list[tuple[str, int, str]]:
         deadline = time.monotonic() + db.wait_ms / 1000
         while True:
-            found = self.find_active(conn, jobs, keys)
-            missing = sorted(set(keys) - {key for key, _, _ in found})
-            if not missing or not self._enqueued_elsewhere(conn, [server.active_key(jobs[0], key) for key in missing]):
+            found = self.look_once(conn, jobs, keys)
+            if found is not None:
                 return found
             if time.monotonic() >= deadline:
                 raise EnqueueBusy(
@@ -75,16 +93,52 @@ class EnqueueHooks(Dialect):
             # On the server, so that a coroutine's loop is not blocked.
             conn.exec_driver_sql(f"DO SLEEP({0.01 + random.random() * 0.03:.3f})")  # noqa: S311 - a pause
 
-    @staticmethod
-    def _enqueued_elsewhere(conn: Connection, active: Sequence[bytes]) -> bool:
+    def look_once(
+        self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]
+    ) -> list[tuple[str, int, str]] | None:
+        found = self.find_active(conn, jobs, keys)
+        missing = sorted(set(keys) - {key for key, _, _ in found})
+        active = [server.active_key(jobs[0], key) for key in missing]
+        for start in range(0, len(active), MOST_VALUES):
+            if self._enqueued_elsewhere(conn, active[start : start + MOST_VALUES]):
+                return None
+        return found
+
+    def _enqueued_elsewhere(self, conn: Connection, active: Sequence[bytes]) -> bool:
         marks = ",".join(["%s"] * len(active))
         try:
             conn.exec_driver_sql(
-                f"SELECT id FROM rowlock_job WHERE active_key IN ({marks}) LOCK IN SHARE MODE NOWAIT",
-                tuple(active),
+                f"SELECT id FROM rowlock_job WHERE active_key IN ({marks}) {self.for_share}", tuple(active)
             )
         except DBAPIError as error:
             if server.code(error) in server.LOCK_TIMEOUTS:
                 return True
             raise
         return False
+
+    @contextmanager
+    def keys_in_turn(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> Generator[None]:
+        # Without it, of two that find a key free the second one's INSERT waits in the caller's session, and with that
+        # session's bound, for the first one's transaction.
+        names = [f"CONCAT('rowlock.key.{n}.', MD5(DATABASE()))" for n in server.turns_of(job, keys)]
+        wait = -(-db.wait_ms // 1000)
+        got = conn.exec_driver_sql("SELECT " + ", ".join(f"GET_LOCK({name}, {wait})" for name in names)).one()
+        release = "DO " + ", ".join(f"RELEASE_LOCK({name})" for name in names)
+        if not all(got):
+            conn.exec_driver_sql(release)
+            raise EnqueueBusy(
+                f"job {job!r}: other enqueues of the same key did not end within {db.wait_ms} ms (E4, "
+                f"job.enqueue_wait_ms); nothing was written, try again"
+            )
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise  # the connection is closed, and with it its locks are free
+        except BaseException:
+            if not conn.invalidated:
+                conn.exec_driver_sql(release)
+            raise
+        conn.exec_driver_sql(release)
+
+    def place(self, conn: Connection) -> object:
+        return conn.exec_driver_sql("SELECT DATABASE()").scalar_one()

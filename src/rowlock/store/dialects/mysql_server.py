@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+
+from sqlalchemy.engine import Connection
 
 from rowlock.errors import UnsupportedDatabase
 from rowlock.store.dialects.base import driver_error
@@ -41,6 +44,32 @@ def pair_of(job: str, fingerprint: str) -> bytes:
 def active_key(job: str, key: str) -> bytes:
     """The generated column `active_key`: NULL once a record has ended; bytes, so compared as bytes."""
     return job.encode() + b"\0" + key.encode()
+
+
+TURNS = 64
+"""Named locks of a database for keys that are being enqueued; keys that share one only take turns for a moment."""
+
+
+def turns_of(job: str, keys: Sequence[str]) -> list[int]:
+    """The named locks of these keys, in the order in which all take them."""
+    return sorted({hashlib.sha256(active_key(job, key)).digest()[0] % TURNS for key in keys})
+
+
+def speaks_utf8(conn: Connection) -> bool:
+    """Whether the session takes every character: a caller's may be of an older character set."""
+    if CHARSET not in conn.info:
+        conn.info[CHARSET] = conn.exec_driver_sql("SELECT @@character_set_client").scalar_one()
+    return conn.info[CHARSET] == "utf8mb4"
+
+
+def longest_statement(conn: Connection) -> int:
+    """The bytes that the server takes in one statement."""
+    if PACKET not in conn.info:
+        conn.info[PACKET] = int(conn.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one())
+    return conn.info[PACKET]
+
+
+CHARSET, PACKET = "rowlock_charset", "rowlock_packet"
 
 
 def code(error: BaseException) -> int | None:

@@ -222,3 +222,31 @@ def insert(rows: Sequence[Row], now: str, to_db: Callable[[Any], Any]) -> tuple[
             params[f"at{n}"] = to_db(row.run_at)
         values.append(shape.format(n=n, priority=int(row.priority), due=due))
     return _COLUMNS + ", ".join(values), params
+
+
+def is_ascii(params: Mapping[str, Any]) -> bool:
+    """Whether every character set has these values' characters, and at one place."""
+    return all(value.isascii() for value in params.values() if isinstance(value, str))
+
+
+def as_bytes(statement: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The same statement, its texts as bytes: for a session that would replace characters, or end texts at them."""
+    other = {name: value for name, value in params.items() if isinstance(value, str) and not value.isascii()}
+    marked = re.sub(r"%\((\w+)\)s", lambda m: f"CONVERT({m[0]} USING utf8mb4)" if m[1] in other else m[0], statement)
+    return marked, {**params, **{name: value.encode() for name, value in other.items()}}
+
+
+def may_be_long(params: Mapping[str, Any]) -> bool:
+    """Whether it is worth to count the bytes: a cheap look."""
+    return sum(len(value) for value in params.values() if isinstance(value, str | bytes)) > 1 << 17
+
+
+def size_of(statement: str, params: Mapping[str, Any]) -> int:
+    """The bytes of a statement once the driver has written the values into it."""
+    size = len(statement) + 32 * len(params)
+    for value in params.values():
+        if isinstance(value, bytes):
+            size += 2 * len(value)
+        elif isinstance(value, str):
+            size += len(value.encode()) + sum(map(value.count, "\0\n\r\x1a\"'\\"))
+    return size

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rowlock.store.migrations.step import Step
 
 UNDEFINED_TABLE = "42P01"
+FAILED_TRANSACTION = "25P02"
 CONFLICTS = frozenset({"40001", "40P01"})
 LOCK_TIMEOUTS = frozenset({"55P03"})
 OUTAGE_CLASSES = ("08", "53", "57", "58")
@@ -208,7 +209,12 @@ class PostgreSQL(Dialect):
         return [(row[0], row[1], row[2]) for row in rows]
 
     def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
-        sql.reserve_keys(conn, job, keys, db.wait_ms)
+        if not db.in_transaction(conn):  # Rowlock's own: its waits end at a bound, and nothing of a caller's with them
+            sql.reserve_keys(conn, job, keys, db.wait_ms)
+
+    def place(self, conn: Connection) -> object:
+        # The table's own number: a search path can be changed.
+        return conn.exec_driver_sql("SELECT CAST(CAST(to_regclass('rowlock_meta') AS oid) AS bigint)").scalar_one()
 
     # --- programs -----------------------------------------------------------------------------------------
 
@@ -249,6 +255,9 @@ class PostgreSQL(Dialect):
 
     def is_conflict(self, error: BaseException) -> bool:
         return _state(error) in CONFLICTS
+
+    def is_failed_transaction(self, error: BaseException) -> bool:
+        return _state(error) == FAILED_TRANSACTION
 
     def is_lock_timeout(self, error: BaseException) -> bool:
         return _state(error) in LOCK_TIMEOUTS

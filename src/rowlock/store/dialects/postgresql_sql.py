@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import EnqueueBusy
 from rowlock.model.table import QueueShape
@@ -21,6 +22,7 @@ _TYPES = {"instant": "timestamptz"}
 MOST_RESERVED = 1_000
 """More keys than this in one call of a caller's transaction are left to the unique index: each reserved key is a
 lock in the server's shared table, which has room for a few thousand."""
+OUT_OF_MEMORY = "53200"
 
 
 def quoted(name: str) -> str:
@@ -229,23 +231,15 @@ def reserve_keys(conn: Connection, job: str, keys: Sequence[str], wait_ms: int) 
     """Takes a transaction-scoped advisory lock on each key, polling up to the bound.
 
     To wait inside the INSERT and be cancelled there would abort the caller's transaction. What was taken in a
-    round that failed is given back with its savepoint, so two batches can not hold parts of each other.
+    round that failed is given back with its savepoint, so two batches can not hold parts of each other. In autocommit
+    mode the locks end with the statement that takes them, which still tells that somebody else has one.
     """
-    if len(keys) > MOST_RESERVED or getattr(conn.connection.dbapi_connection, "autocommit", False):
-        return  # (in autocommit mode a transaction's lock would end with the statement that takes it)
+    if len(keys) > MOST_RESERVED:
+        return
     hashes = sorted(_hash(job, key) for key in keys)
-    several = len(hashes) > 1
+    autocommit = bool(getattr(conn.connection.dbapi_connection, "autocommit", False))
     deadline = time.monotonic() + wait_ms / 1000
-    while True:
-        if several:
-            conn.exec_driver_sql("SAVEPOINT rowlock_keys")
-        busy = conn.execute(_TRY_LOCKS, {"hashes": hashes}).first()
-        if several and busy is not None:
-            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT rowlock_keys")
-        if several:
-            conn.exec_driver_sql("RELEASE SAVEPOINT rowlock_keys")
-        if busy is None:
-            return
+    while not _reserved(conn, hashes, savepoint=len(hashes) > 1 and not autocommit):
         if time.monotonic() >= deadline:
             raise EnqueueBusy(
                 f"job {job!r}: another transaction has enqueued the same key and did not end within {wait_ms} ms (E4, "
@@ -253,6 +247,23 @@ def reserve_keys(conn: Connection, job: str, keys: Sequence[str], wait_ms: int) 
             )
         # On the server, so that a coroutine's loop is not blocked.
         conn.execute(_PAUSE, {"seconds": 0.01 + random.random() * 0.03})  # noqa: S311 - a pause, no secret
+
+
+def _reserved(conn: Connection, hashes: Sequence[int], *, savepoint: bool) -> bool:
+    if not savepoint:
+        return conn.execute(_TRY_LOCKS, {"hashes": hashes}).first() is None
+    conn.exec_driver_sql("SAVEPOINT rowlock_keys")
+    try:
+        busy = conn.execute(_TRY_LOCKS, {"hashes": hashes}).first() is not None
+        full = False
+    except DBAPIError as error:
+        busy = full = getattr(error.orig, "sqlstate", None) == OUT_OF_MEMORY
+        if not full:
+            raise
+    if busy:
+        conn.exec_driver_sql("ROLLBACK TO SAVEPOINT rowlock_keys")
+    conn.exec_driver_sql("RELEASE SAVEPOINT rowlock_keys")
+    return full or not busy  # no room for so many locks: as with more keys than are reserved
 
 
 _TRY_LOCKS = text(

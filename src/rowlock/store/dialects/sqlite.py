@@ -224,14 +224,12 @@ class SQLite(Dialect):
         if len(rows) == 1:
             made = conn.exec_driver_sql(sql.INSERT_ONE, params[0]).first()
             return [] if made is None else [Inserted(made[0], made[1])]
-        if rows[0].key is None:
-            result = conn.exec_driver_sql(sql.INSERT, params)
-            last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
-            first = last - len(rows) + 1  # one writer: what a statement inserts is consecutive
-            assert result.rowcount in {-1, len(rows)}
-            return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
         before = conn.exec_driver_sql("SELECT coalesce(max(id), 0) FROM rowlock_job").scalar_one()
         conn.exec_driver_sql(sql.INSERT, params)
+        if rows[0].key is None and getattr(conn.connection.dbapi_connection, "in_transaction", False):
+            last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
+            first = last - len(rows) + 1  # one writer: what a transaction inserts at once is consecutive
+            return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
         made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
         return [Inserted(row[0], row[1]) for row in made_rows]
 

@@ -6,6 +6,7 @@ by one statement that is left out when the object is there, so that the next sta
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -114,6 +115,7 @@ def check(conn: Connection, db: Database) -> list[str]:
         if name not in there
     ]
     inspector = inspect(conn)
+    problems += _other_indexes(conn, db)
     for table in schema.metadata.tables.values():
         if table.name in there:
             live = {column["name"] for column in inspector.get_columns(table.name)}
@@ -125,6 +127,28 @@ def check(conn: Connection, db: Database) -> list[str]:
     level = int(_read(conn).get("level", "0"))
     if level < LEVEL:
         problems.append(f"the schema in {where(db)} is at level {level} of {LEVEL}; run `rowlock migrate`")
+    return problems
+
+
+_INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (\w+) ON (\w+)\s*\(([^)]*)\)( WHERE)?")
+
+
+def _other_indexes(conn: Connection, db: Database) -> list[str]:
+    """Indexes that have the name of one of Rowlock's and are something else."""
+    inspector = inspect(conn)
+    problems: list[str] = []
+    for step in STEPS:
+        for ddl in db.dialect.ddl(conn, step).values():
+            if not (made := _INDEX.match(ddl)) or not inspector.has_table(made[3]):
+                continue
+            expected = (bool(made[1]), [name.strip() for name in made[4].split(",")], bool(made[5]))
+            for index in inspector.get_indexes(made[3]):
+                partial = any(name.endswith("_where") for name in index.get("dialect_options", {}))
+                live = (bool(index["unique"]), list(index["column_names"]), partial)
+                if index["name"] == made[2] and live != expected:
+                    problems.append(
+                        f"{made[2]} in {where(db)} is another index than Rowlock's; drop it, and run `rowlock migrate`"
+                    )
     return problems
 
 

@@ -19,3 +19,16 @@ class Step:
     postgresql: Mapping[str, str]
     mysql: Mapping[str, str]
     sqlite: Mapping[str, str]
+
+
+_DIGITS = "[0-9][0-9]"
+_FORM = f"{_DIGITS * 2}-{_DIGITS}-{_DIGITS} {_DIGITS}:{_DIGITS}:{_DIGITS}.{_DIGITS * 3}"
+
+
+def instant(column: str) -> str:
+    """SQLite's condition that a text is NULL or an instant in the one form, of a day that the calendar has."""
+    seconds = f"substr({column}, 1, 19)"
+    return (
+        f"({column} IS NULL OR {column} GLOB '{_FORM}' AND {column} >= '0001'"
+        f" AND {seconds} = strftime('%Y-%m-%d %H:%M:%S', {seconds}))"
+    )

@@ -7,12 +7,14 @@ retention scan and the views by state.
 
 from __future__ import annotations
 
-from rowlock.store.migrations.step import Step
+from rowlock.store.migrations.step import Step, instant
 
 _STATES = "('pending', 'running', 'succeeded', 'dead', 'blocked', 'cancelled')"
 
-_DIGITS = "[0-9][0-9]"
-_INSTANT = f"{_DIGITS * 2}-{_DIGITS}-{_DIGITS} {_DIGITS}:{_DIGITS}:{_DIGITS}.{_DIGITS * 3}"
+_TIMES = ("run_at", "created_at", "lease", "claimed_at", "finished_at")
+
+# Python's years, in the session's zone or another: what lies outside would fail each fetch that meets it.
+_YEARS = "BETWEEN timestamptz '0001-01-02 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00'"
 
 POSTGRESQL = {
     "rowlock_job": """
@@ -44,9 +46,8 @@ CREATE TABLE rowlock_job (
     "rowlock_job_state": f"ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_state CHECK (state IN {_STATES})",
     "rowlock_job_lease": "ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_lease"
     " CHECK (state <> 'running' OR lease IS NOT NULL)",
-    "rowlock_job_times": "ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_times CHECK (isfinite(run_at)"
-    " AND isfinite(created_at) AND (lease IS NULL OR isfinite(lease))"
-    " AND (finished_at IS NULL OR isfinite(finished_at)))",
+    "rowlock_job_times": "ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_times"
+    f" CHECK ({' AND '.join(f'{column} {_YEARS}' for column in _TIMES)})",
     "rowlock_job_due": "CREATE INDEX rowlock_job_due ON rowlock_job"
     " (queue, job, fingerprint, priority, run_at, id) WHERE state = 'pending'",
     "rowlock_job_expired": "CREATE INDEX rowlock_job_expired ON rowlock_job (lease) WHERE state = 'running'",
@@ -57,6 +58,8 @@ CREATE TABLE rowlock_job (
     "rowlock_job_ended": "CREATE INDEX rowlock_job_ended ON rowlock_job (state, created_at, id)"
     " WHERE state NOT IN ('pending', 'running')",
 }
+
+_SANE_TEXTS = "\n    AND ".join(map(instant, _TIMES))
 
 SQLITE = {
     "rowlock_job": f"""
@@ -87,9 +90,7 @@ CREATE TABLE rowlock_job (
   CONSTRAINT rowlock_job_state CHECK (state IN {_STATES}),
   CONSTRAINT rowlock_job_lease CHECK (state <> 'running' OR lease IS NOT NULL),
   CONSTRAINT rowlock_job_times CHECK (
-    run_at GLOB '{_INSTANT}'
-    AND length(created_at) = 26 AND (lease IS NULL OR length(lease) = 26)
-    AND (finished_at IS NULL OR length(finished_at) = 26))
+    {_SANE_TEXTS})
 )""",
     "rowlock_job_due": POSTGRESQL["rowlock_job_due"],
     "rowlock_job_expired": POSTGRESQL["rowlock_job_expired"],
@@ -97,6 +98,8 @@ CREATE TABLE rowlock_job (
     "rowlock_job_exhausted": POSTGRESQL["rowlock_job_exhausted"],
     "rowlock_job_ended": POSTGRESQL["rowlock_job_ended"],
 }
+
+_FIRST = "'1000-01-01'"  # a date of zeros is no date
 
 # The generated columns stand in for partial indexes: `active_key` is NULL once a record has ended, and bytes, so that
 # keys compare byte for byte whatever the collation; `pair` is short enough for an index, a job's name is not.
@@ -137,7 +140,7 @@ CREATE TABLE rowlock_job (
     "rowlock_job_lease": "ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_lease"
     " CHECK (state <> 'running' OR lease IS NOT NULL)",
     "rowlock_job_times": "ALTER TABLE rowlock_job ADD CONSTRAINT rowlock_job_times"
-    " CHECK (run_at > '1000-01-01' AND created_at > '1000-01-01')",
+    f" CHECK ({' AND '.join(f'{column} > {_FIRST}' for column in _TIMES)})",
     "rowlock_job_active_key": "CREATE UNIQUE INDEX rowlock_job_active_key ON rowlock_job (active_key)",
     "rowlock_job_due": "CREATE INDEX rowlock_job_due ON rowlock_job (state, queue, pair, priority, run_at, id)",
     "rowlock_job_expired": "CREATE INDEX rowlock_job_expired ON rowlock_job (state, lease)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.store.migrations.step import Step
+from rowlock.store.migrations.step import Step, instant
 
 STEP = Step(
     number=2,
@@ -26,12 +26,12 @@ CREATE TABLE rowlock_program (
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"""
     },
     sqlite={
-        "rowlock_program": """
+        "rowlock_program": f"""
 CREATE TABLE rowlock_program (
   pair text NOT NULL PRIMARY KEY,
   job text NOT NULL,
   fingerprint text NOT NULL,
-  announced_at text NOT NULL CHECK (length(announced_at) = 26)
+  announced_at text NOT NULL CHECK {instant("announced_at")}
 )"""
     },
 )

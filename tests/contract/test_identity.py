@@ -1,0 +1,169 @@
+"""Whose tables a connection leads to is told by the installation's id in them, not by a URL (E3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from rowlock import App, Jobs, NotMigrated, WrongDatabase
+from support.databases import Database, SQLite, make_database
+
+AppFactory = Callable[..., App]
+SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="E3: a SQLite connection stays with its file")
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs()
+
+
+@pytest.fixture
+def ping(jobs: Jobs) -> Any:
+    @jobs.job(max_attempts=3, timeout=30, name="ping")
+    def ping() -> None: ...
+
+    return ping
+
+
+@pytest.fixture
+def app(app_factory: AppFactory, jobs: Jobs, ping: Any) -> App:
+    return app_factory(jobs)
+
+
+@pytest.fixture
+def elsewhere(database: Database, dialect: str, tmp_path: Path) -> Iterator[Database]:
+    """A second database of the same kind, on the same server, with Rowlock's tables."""
+    made = SQLite(tmp_path / "elsewhere.db") if database.server is None else make_database(database.server, dialect)
+    other = App(made.url)
+    other.migrate()
+    other.close()
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def other(elsewhere: Database) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(elsewhere.sync_url)
+    yield engine
+    engine.dispose()
+
+
+def count(engine: sa.Engine) -> int:
+    with engine.connect() as conn:
+        return conn.execute(sa.text("SELECT count(*) FROM rowlock_job")).scalar_one()
+
+
+@pytest.mark.parametrize("kind", [sa.Engine.connect, Session], ids=["connection", "session"])
+def test_another_installation_is_refused_before_anything_is_written(
+    app: App, ping: Any, engine: sa.Engine, other: sa.Engine, kind: Any
+) -> None:
+    # contract: E3
+    for number in range(2):  # also when the connection is known by now
+        with kind(other) as holder:
+            for call in (
+                lambda holder=holder: ping.enqueue(connection=holder),
+                lambda holder=holder: ping.enqueue(key="k", connection=holder),
+                lambda holder=holder: ping.enqueue_many([None, None], connection=holder),
+            ):
+                with pytest.raises(WrongDatabase, match="nothing was written"):
+                    call()
+            with app.bind(holder), pytest.raises(WrongDatabase):
+                ping.enqueue()
+            holder.execute(sa.text(f"CREATE TABLE usable{number} (n integer)"))  # its transaction is as good as before
+            holder.commit()
+    assert (count(engine), count(other)) == (0, 0)
+
+
+async def test_an_async_one_as_well(
+    app: App, ping: Any, engine: sa.Engine, elsewhere: Database, other: sa.Engine
+) -> None:
+    # contract: E3
+    aengine = create_async_engine(elsewhere.async_url)
+    async with aengine.connect() as conn, AsyncSession(aengine) as session:
+        for holder in (conn, session):
+            with pytest.raises(WrongDatabase, match="nothing was written"):
+                await ping.aenqueue(connection=holder)
+    await aengine.dispose()
+    await app.aclose()
+    assert (count(engine), count(other)) == (0, 0)
+
+
+def test_what_leads_to_the_same_tables_is_accepted_by_whatever_url(
+    app: App, ping: Any, engine: sa.Engine, database: Database
+) -> None:
+    # contract: E3
+    other_ways: dict[str, Callable[[sa.URL], sa.URL]] = {
+        "sqlite": lambda url: url.set(database=str(url.database).replace("/test.db", "/./test.db")),
+        "postgresql": lambda url: url.update_query_dict({"application_name": "another"}),
+        "mariadb": lambda url: url.set(drivername="mysql+pymysql").update_query_dict({"charset": "utf8mb4"}),
+    }
+    same = sa.create_engine(other_ways[database.dialect](database.sync_url))
+    with same.begin() as conn:
+        assert ping.enqueue(connection=conn).created
+    same.dispose()
+    assert count(engine) == 1
+
+
+@SERVERS
+def test_a_session_that_was_sent_elsewhere_is_refused(
+    app: App, ping: Any, engine: sa.Engine, database: Database, elsewhere: Database
+) -> None:
+    # contract: E3
+    here, there = {
+        "postgresql": ("SET search_path TO public", "SET search_path TO tenant"),
+        "mariadb": (f"USE {database.parsed.database}", f"USE {elsewhere.parsed.database}"),
+    }[database.dialect]
+    with engine.connect() as conn:
+        ping.enqueue(connection=conn)
+        if database.dialect == "postgresql":
+            conn.exec_driver_sql("CREATE SCHEMA tenant")
+            conn.exec_driver_sql("CREATE TABLE tenant.rowlock_meta AS SELECT name, 'x' AS value FROM rowlock_meta")
+            conn.exec_driver_sql(
+                "UPDATE tenant.rowlock_meta SET value = m.value FROM public.rowlock_meta m"
+                " WHERE m.name = tenant.rowlock_meta.name AND m.name <> 'installation'"
+            )
+        conn.commit()
+        conn.exec_driver_sql(there)
+        conn.commit()
+        with pytest.raises(WrongDatabase):
+            ping.enqueue(connection=conn)
+        conn.rollback()
+        conn.exec_driver_sql(here)
+        conn.commit()
+        assert ping.enqueue(connection=conn).created
+        conn.commit()
+    assert count(engine) == 2
+
+
+def test_tables_that_were_made_anew_are_known_again(app: App, ping: Any, engine: sa.Engine) -> None:
+    # contract: E3, S1
+    with engine.begin() as conn:
+        ping.enqueue(connection=conn)
+    with engine.begin() as conn:
+        for table in ("rowlock_job", "rowlock_program", "rowlock_meta"):
+            conn.exec_driver_sql(f"DROP TABLE {table}")
+    with engine.connect() as conn, pytest.raises(NotMigrated):
+        ping.enqueue(connection=conn)
+    app.migrate()
+    for _ in range(2):
+        with engine.begin() as conn:
+            assert ping.enqueue(connection=conn).created
+    assert count(engine) == 2
+
+
+def test_where_it_leads_is_looked_at_once_in_a_transaction(app: App, ping: Any, engine: sa.Engine) -> None:
+    # contract: E3
+    sent: list[str] = []
+    with engine.begin() as conn:
+        ping.enqueue(connection=conn)
+        sa.event.listen(conn, "before_cursor_execute", lambda _c, _cur, statement, *_: sent.append(statement))
+        for _ in range(3):
+            ping.enqueue(connection=conn)
+    assert len(sent) == 3
+    assert all("INSERT INTO rowlock_job" in statement for statement in sent)
