@@ -30,6 +30,9 @@ from rowlock.store.writer import WriterStopped, WriterThread
 P = ParamSpec("P")
 T = TypeVar("T")
 StoreFunction = Callable[Concatenate[Connection, "Database", P], T]
+_INHERITED: list[object] = []
+"""Engines of a parent process. Kept for ever: a driver may warn of a connection that is collected while it is open, or
+say good-bye on it, in the name of the parent."""
 Target = str | URL | Engine | AsyncEngine
 
 
@@ -189,10 +192,7 @@ class Database:
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            if self._engine is not None:
-                self._engine.dispose(close=False)
-            for engine in self._async_engines.values():
-                engine.sync_engine.dispose(close=False)
+            _INHERITED.extend([self._engine, *self._async_engines.values()])
             self._forget()
 
     def _forget(self) -> None:

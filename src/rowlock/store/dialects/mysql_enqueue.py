@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -36,17 +36,13 @@ class EnqueueHooks(Dialect):
     """How this server asks for a shared lock that it can have at once."""
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
-        statement, params = sql.insert(rows, "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s", self.to_db)
-        if not sql.is_ascii(params) and not server.speaks_utf8(conn):
-            statement, params = sql.as_bytes(statement, params)
-        if sql.may_be_long(params) and (size := sql.size_of(statement, params)) > server.longest_statement(conn):
+        statement, params = self._insert(conn, db, rows)
+        if sql.may_be_long(params) and sql.size_of(statement, params) > server.longest_statement(conn):
+            for row in rows:  # all of them first: nothing is written if one can not be
+                self._refuse_long(conn, db, row)
             if len(rows) > 1:
                 half = len(rows) // 2
                 return self.insert(conn, db, rows[:half]) + self.insert(conn, db, rows[half:])
-            raise EnqueueValueError(
-                f"job {rows[0].job!r}: the record takes a statement of {size:,} bytes, and this server takes at most "
-                f"{server.longest_statement(conn):,} (W3); nothing was written: raise the server's max_allowed_packet"
-            )
         try:
             result = conn.exec_driver_sql(statement + self.returning, params | db.now_params())
         except DBAPIError as error:
@@ -64,6 +60,20 @@ class EnqueueHooks(Dialect):
         )
         return [Inserted(row[0], row[1]) for row in made]
 
+    def _insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> tuple[str, dict[str, Any]]:
+        statement, params = sql.insert(rows, "UTC_TIMESTAMP(6)" if db.clock.bound is None else "%(rl_now)s", self.to_db)
+        if not sql.is_ascii(params) and not server.speaks_utf8(conn):
+            return sql.as_bytes(statement, params)
+        return statement, params
+
+    def _refuse_long(self, conn: Connection, db: Database, row: Row) -> None:
+        size, longest = sql.size_of(*self._insert(conn, db, [row])), server.longest_statement(conn)
+        if size > longest:
+            raise EnqueueValueError(
+                f"job {row.job!r}: the record takes a statement of {size:,} bytes, and this server takes at most "
+                f"{longest:,} (W3); nothing was written: raise the server's max_allowed_packet"
+            )
+
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
         found: list[tuple[str, int, str]] = []
         at_once = max(1, MOST_VALUES // len(jobs))
@@ -71,9 +81,10 @@ class EnqueueHooks(Dialect):
             active = [server.active_key(job, key) for job in jobs for key in keys[start : start + at_once]]
             marks = ",".join(["%s"] * len(active))
             rows = conn.exec_driver_sql(
-                f"SELECT `key`, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
+                f"SELECT active_key, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
             )
-            found += [(row[0], row[1], row[2]) for row in rows]
+            # Not the text of the key: a session of an older character set answers question marks.
+            found += [(server.key_of(row[0]), row[1], row[2]) for row in rows]
         return found
 
     def look_outside(

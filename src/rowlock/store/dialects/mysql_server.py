@@ -46,6 +46,11 @@ def active_key(job: str, key: str) -> bytes:
     return job.encode() + b"\0" + key.encode()
 
 
+def key_of(active: bytes) -> str:
+    """The key in an `active_key`; a job's name has no NUL."""
+    return active.partition(b"\0")[2].decode()
+
+
 TURNS = 64
 """Named locks of a database for keys that are being enqueued; keys that share one only take turns for a moment."""
 
