@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +14,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rowlock import App, NotMigrated, SchemaTooNew
+from rowlock import App, DatabaseUnavailable, NotMigrated, SchemaTooNew
 from rowlock.store import migrations
 from rowlock.store.database import Database as Store
 from support.databases import Database
+from support.jobtable import statements
 from support.waiting import barrier, in_threads
 
 AppFactory = Callable[..., App]
@@ -36,6 +41,55 @@ def run(engine: sa.Engine, *statements: str) -> None:
     with engine.begin() as conn:
         for statement in statements:
             conn.execute(sa.text(statement))
+
+
+def rows_of(engine: sa.Engine, statement: str) -> list[Any]:
+    with engine.connect() as conn:
+        return [tuple(row) for row in conn.execute(sa.text(statement))]
+
+
+def objects(database: Database) -> list[str]:
+    """What the steps make, by name, in order."""
+    return [name for step in migrations.STEPS for name in getattr(step, KINDS[database.dialect])]
+
+
+KINDS = {"sqlite": "sqlite", "postgresql": "postgresql", "mariadb": "mysql"}
+KILLED = 9
+
+
+def migrated(database: Database, *, die_after_write: bool = False) -> list[str]:
+    """Migrates as a process of its own would. It can be killed after its first statement that makes something."""
+    store = Store("default", database.url, wait_ms=20_000)
+    if die_after_write:
+        writes = re.compile(r"CREATE|ALTER|INSERT|UPDATE")
+        sa.event.listen(
+            store.engine(),
+            "after_cursor_execute",
+            lambda _c, _cur, sql, *_: writes.match(sql.strip()) and os._exit(KILLED),
+        )
+    made = store.run(migrations.migrate)
+    store.close()
+    return made
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Runs `work` in a child process; answers its pid."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, beside a thread of the suite
+        if pid := os.fork():
+            return pid
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def ended(pid: int) -> int:
+    """A child's exit code."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 # --- S1 -------------------------------------------------------------------------------------------------------------
@@ -67,6 +121,75 @@ def test_processes_that_start_at_once_upgrade_once(database: Database) -> None:
         store.close()
 
 
+def test_real_processes_that_start_at_once_upgrade_once(database: Database, engine: sa.Engine) -> None:
+    # contract: S1
+    told = os.pipe()
+    children = [forked(lambda: os.write(told[1], json.dumps(migrated(database)).encode() + b"\n")) for _ in range(3)]
+    assert [ended(child) for child in children] == [0, 0, 0]
+    os.close(told[1])
+    with os.fdopen(told[0]) as lines:
+        made = [name for line in lines for name in json.loads(line)]
+    assert len(made) == len(set(made)) == len(objects(database))
+    assert rows_of(engine, "SELECT count(*) FROM rowlock_meta") == [(3,)]
+
+
+def test_killed_after_any_statement_of_an_upgrade_the_next_start_finishes_it(
+    database: Database, engine: sa.Engine
+) -> None:
+    # contract: S1
+    starts = 0
+    while starts < 40:
+        starts += 1
+        if ended(forked(lambda: migrated(database, die_after_write=True))) == 0:
+            break
+        there = {name for name in sa.inspect(engine).get_table_names() if name.startswith("rowlock_")}
+        if engine.name in {"sqlite", "postgresql"}:  # whole or not at all
+            assert there == set()
+            assert migrated(database) == [*objects(database)]
+    else:
+        pytest.fail("each start made something, for ever")
+    store = Store("default", database.url)
+    assert store.run(migrations.check) == []
+    assert re.fullmatch("[0-9a-f]{32}", store.run(migrations.verify))
+    store.close()
+    if engine.name not in {"sqlite", "postgresql"}:
+        assert starts > len(objects(database))  # it died after each of them
+
+
+def test_a_start_without_anything_to_do_writes_nothing(store: Store) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    with statements(store.engine()) as sent:
+        store.run(migrations.migrate)
+    assert [sql for sql in sent if re.match(r"CREATE|ALTER|DROP|INSERT|UPDATE|DELETE", sql)] == []
+
+
+@pytest.mark.databases("postgresql", "mariadb", reason="S1: SQLite's lock is the file's own")
+def test_a_migration_that_hangs_elsewhere_is_an_error_that_says_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # contract: S1, Z1
+    other = Store("default", store.target)
+    lock = type(store.dialect).lock_migration
+
+    def impatient(self: Any, conn: Any) -> None:
+        seen = sa.event.listens_for(conn, "before_cursor_execute", retval=True)
+        seen(lambda _c, _cur, sql, params, *_: (sql.replace("60s", "50ms").replace(", 60)", ", 0)"), params))
+        lock(self, conn)
+
+    def hold(conn: sa.Connection, db: Store) -> None:
+        with db.transaction(conn):
+            lock(db.dialect, conn)
+            monkeypatch.setattr(type(store.dialect), "lock_migration", impatient)
+            with pytest.raises(DatabaseUnavailable, match="S1"):
+                store.run(migrations.migrate)
+        db.dialect.unlock_migration(conn)
+
+    other.run(hold)
+    other.close()
+    assert store.run(migrations.migrate) != []
+
+
 def test_the_installation_keeps_its_id(store: Store) -> None:
     # contract: S1, E3
     store.run(migrations.migrate)
@@ -89,6 +212,22 @@ def test_check_names_what_is_missing_and_migrate_puts_it_back(store: Store, engi
     assert {problem.split()[0] for problem in problems} == lost
     assert all("rowlock migrate" in problem for problem in problems)
     assert set(store.run(migrations.migrate)) == lost
+    assert store.run(migrations.check) == []
+
+
+def test_check_sees_an_index_that_is_another_one_by_the_same_name(store: Store, engine: sa.Engine) -> None:
+    # contract: S1
+    store.run(migrations.migrate)
+    on = " ON rowlock_job" if engine.name in {"mysql", "mariadb"} else ""
+    wrong = {
+        "rowlock_job_due": "CREATE INDEX rowlock_job_due ON rowlock_job (queue, id)",
+        "rowlock_job_active_key": "CREATE INDEX rowlock_job_active_key ON rowlock_job (job)",
+    }
+    for name, ddl in wrong.items():
+        run(engine, f"DROP INDEX {name}{on}", ddl)
+    assert {problem.split()[0] for problem in store.run(migrations.check)} == set(wrong)
+    run(engine, *[f"DROP INDEX {name}{on}" for name in wrong])
+    assert set(store.run(migrations.migrate)) == set(wrong)
     assert store.run(migrations.check) == []
 
 
@@ -142,6 +281,9 @@ def test_an_upgrade_is_whole_or_not_at_all(store: Store, engine: sa.Engine, monk
     monkeypatch.setattr(migrations, "STEPS", (migrations.STEPS[0], bad))
     with pytest.raises(sa.exc.DBAPIError):
         store.run(migrations.migrate)
+    for _ in range(2):  # also again, on the same connection
+        with pytest.raises(sa.exc.DBAPIError):
+            store.run(migrations.migrate)
     there = {name for name in sa.inspect(engine).get_table_names() if name.startswith("rowlock_")}
     assert there == ({"rowlock_meta", "rowlock_job"} if engine.name in {"mysql", "mariadb"} else set())
     monkeypatch.undo()
@@ -227,7 +369,17 @@ def test_every_path_writes_the_one_format_of_time(app_factory: AppFactory, engin
 
 @pytest.mark.parametrize(
     "change",
-    ["state = 'finished'", "state = 'running', lease = NULL", "run_at = NULL", "priority = NULL"],
+    [
+        "state = 'finished'",
+        "state = 'Pending'",
+        "state = 'running', lease = NULL",
+        "run_at = NULL",
+        "priority = NULL",
+        "created_at = NULL",
+        "max_attempts = NULL",
+        "queue = NULL",
+        "payload = NULL",
+    ],
 )
 def test_the_table_refuses_what_is_not_sane(app_factory: AppFactory, engine: sa.Engine, change: str) -> None:
     # contract: S5
@@ -241,8 +393,17 @@ def test_the_table_refuses_what_is_not_sane(app_factory: AppFactory, engine: sa.
         run(engine, f"UPDATE rowlock_job SET {change}")
 
 
-@pytest.mark.databases("postgresql", "sqlite", reason="S5: DATETIME has no infinity and no free text")
-def test_a_time_that_would_break_a_fetch_is_refused(app_factory: AppFactory, engine: sa.Engine) -> None:
+OUT_OF_TIME = {
+    "postgresql": ("infinity", "-infinity", "10000-01-01", "0044-03-15 BC"),
+    "sqlite": ("infinity", "soon", "2031-1-1", "2031-01-01", "2031-01-01T00:00:00.000000", "2031-01-01 00:00:00.000",
+               "2031-13-01 00:00:00.000000", "2031-02-30 00:00:00.000000", "2031-01-01 24:00:00.000000",
+               "0000-01-01 00:00:00.000000", "2031-01-01 00:00:00.00000x", "2031-01-01 00:00:00+00:00x"),
+    "mysql": ("0000-00-00", "0001-01-01"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", ["run_at", "created_at", "lease", "claimed_at", "finished_at"])
+def test_a_time_that_would_break_a_fetch_is_refused(app_factory: AppFactory, engine: sa.Engine, column: str) -> None:
     # contract: S5
     app = app_factory()
 
@@ -250,8 +411,14 @@ def test_a_time_that_would_break_a_fetch_is_refused(app_factory: AppFactory, eng
     def j() -> None: ...
 
     j.enqueue()
-    for value in ("infinity", "-infinity", "2031-1-1", "soon"):
-        if engine.name == "postgresql" and value == "2031-1-1":
-            continue
-        with pytest.raises(sa.exc.DBAPIError):
-            run(engine, f"UPDATE rowlock_job SET run_at = '{value}'")
+    kind = "mysql" if engine.name == "mariadb" else engine.name
+    for value in OUT_OF_TIME[kind]:
+        with engine.begin() as conn:
+            if kind == "mysql":  # the mode in which the server takes nearly everything
+                conn.exec_driver_sql("SET sql_mode = 'ALLOW_INVALID_DATES'")
+            with pytest.raises(sa.exc.DBAPIError):
+                conn.exec_driver_sql(f"UPDATE rowlock_job SET {column} = '{value}'")
+            conn.rollback()
+    for value in ("1970-01-01 00:00:00.000000", "2032-02-29 23:59:59.999999", "9999-12-31 00:00:00.000001"):
+        run(engine, f"UPDATE rowlock_job SET {column} = '{value}'")
+        assert len(app.records.list().items) == 1

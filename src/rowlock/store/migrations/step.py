@@ -30,5 +30,5 @@ def instant(column: str) -> str:
     seconds = f"substr({column}, 1, 19)"
     return (
         f"({column} IS NULL OR {column} GLOB '{_FORM}' AND {column} >= '0001'"
-        f" AND {seconds} = strftime('%Y-%m-%d %H:%M:%S', {seconds}))"
+        f" AND {seconds} IS strftime('%Y-%m-%d %H:%M:%S', {seconds}, '+0 days'))"
     )
