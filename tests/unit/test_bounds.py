@@ -17,10 +17,10 @@ async def test_a_task_that_forgets_a_cancellation_is_told_again(monkeypatch) -> 
         nonlocal forgotten
         while forgotten < 2:
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
                 forgotten += 1
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def fails() -> None:
         raise ValueError
