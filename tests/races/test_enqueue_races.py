@@ -11,8 +11,9 @@ import sqlalchemy as sa
 
 from rowlock import App, EnqueueBusy, Jobs, TransactionConflict
 from support.databases import Database
+from support.jobtable import failing
 from support.races import in_background, wait_for_waiters
-from support.waiting import barrier, in_threads
+from support.waiting import barrier, in_threads, wait_until
 
 AppFactory = Callable[..., App]
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="E4: SQLite has one write transaction at a time")
@@ -89,6 +90,143 @@ def test_when_the_winner_rolls_back_another_becomes_the_record(
     assert count(engine) == 1
 
 
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+@pytest.mark.parametrize("joined", [False, True], ids=["own", "joined"])
+@SERVERS
+def test_seven_that_wait_for_the_winner(
+    app: App, ping: Any, engine: sa.Engine, database: Database, joined: bool, commits: bool
+) -> None:
+    # contract: E4
+    def enqueue() -> Any:
+        if not joined:
+            return ping.enqueue(key="k")
+        with engine.connect() as conn:
+            answer = ping.enqueue(key="k", connection=conn)
+            conn.commit()
+            return answer
+
+    with engine.connect() as winner:
+        first = ping.enqueue(key="k", connection=winner)
+        losers = [in_background(enqueue) for _ in range(7)]
+        if not joined:
+            wait_for_waiters(database, 7)
+        winner.commit() if commits else winner.rollback()
+        answers = [loser.result(20) for loser in losers]
+    assert sum(answer.created for answer in answers) == (0 if commits else 1)
+    assert len({answer.id for answer in answers}) == 1
+    assert (answers[0].id == first.id) is commits
+    assert count(engine) == 1
+
+
+@pytest.mark.parametrize("mode", ["AUTOCOMMIT", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@SERVERS
+def test_in_every_isolation_the_wait_is_bounded(
+    app_factory: AppFactory, jobs: Jobs, ping: Any, engine: sa.Engine, database: Database, mode: str
+) -> None:
+    # contract: E4
+    app_factory(jobs, settings={"database": {"default": {"url": database.url}}, "job": {"enqueue_wait_ms": 100}})
+    with engine.connect() as winner, engine.connect().execution_options(isolation_level=mode) as conn:
+        first = ping.enqueue(key="k", connection=winner)
+        ping.enqueue(key="mine", connection=conn)
+        for call in (
+            lambda: ping.enqueue(key="k", connection=conn),
+            lambda: ping.enqueue_many([(None, {"key": "k"}), (None, {"key": "a"}), None], connection=conn),
+        ):
+            with pytest.raises(EnqueueBusy, match="nothing was written"):
+                call()
+        winner.commit()
+        conn.execute(sa.text("SELECT 1"))
+        if mode in {"AUTOCOMMIT", "READ COMMITTED"} or engine.name != "postgresql":
+            again = ping.enqueue(key="k", connection=conn)
+            assert (again.id, again.created) == (first.id, False)
+        conn.commit()
+    assert count(engine) == 2
+
+
+@pytest.mark.databases("mariadb", reason="E4: only its looks are on another connection than its insert")
+async def test_between_look_and_insert_nobody_else_finds_the_key_free(
+    app_factory: AppFactory,
+    jobs: Jobs,
+    ping: Any,
+    engine: sa.Engine,
+    database: Database,
+    async_engine: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # contract: E4
+    quick = {"database": {"default": {"url": database.url}}, "job": {"enqueue_wait_ms": 300}}
+    app = app_factory(jobs, settings=quick)
+    dialect = type(app.databases["default"].dialect)
+    insert, late = dialect.insert, []
+
+    def insert_after_another_came(self: Any, conn: Any, db: Any, rows: Any) -> Any:
+        if not late:
+            late.append(in_background(lambda: waits_not_in_its_insert(engine, ping)))
+            wait_until(lambda: waiting_for_turn(engine), what="another that waits for its turn")
+        return insert(self, conn, db, rows)
+
+    monkeypatch.setattr(dialect, "insert", insert_after_another_came)
+    with engine.connect() as winner:
+        first = ping.enqueue(key="k", connection=winner)
+        with pytest.raises(EnqueueBusy):
+            late.pop().result(20)
+    async with async_engine() as aengine, aengine.connect() as awinner:
+        assert (await ping.aenqueue(key="k", connection=awinner)).created
+        with pytest.raises(EnqueueBusy):
+            late.pop().result(20)
+        await awinner.commit()
+    await app.aclose()
+    assert first.created
+    assert count(engine) == 1
+
+
+def waits_not_in_its_insert(engine: sa.Engine, ping: Any) -> Any:
+    """An enqueue whose session would wait for another's row for an hour."""
+    with engine.connect() as conn:
+        conn.exec_driver_sql("SET innodb_lock_wait_timeout = 3600")
+        return ping.enqueue(key="k", connection=conn)
+
+
+def waiting_for_turn(engine: sa.Engine) -> bool:
+    with engine.connect() as conn:
+        states = conn.exec_driver_sql("SELECT state FROM information_schema.processlist WHERE db = DATABASE()")
+        return "User lock" in states.scalars().all()
+
+
+@pytest.mark.databases("postgresql", reason="E4: only there a key is a lock in a table of the server's")
+def test_where_the_server_has_no_room_for_the_locks_the_index_decides(app: App, ping: Any, engine: sa.Engine) -> None:
+    # contract: E4
+    full = type("OutOfMemory", (Exception,), {"sqlstate": "53200"})
+    items: list[Any] = [(None, {"key": f"k{n}"}) for n in range(20)]
+
+    def make() -> BaseException:
+        return sa.exc.OperationalError("SELECT", {}, full("out of shared memory"))
+
+    with engine.connect() as conn, failing(engine, lambda sql: "pg_try_advisory_xact_lock" in sql, make, 1) as failed:
+        assert sum(answer.created for answer in ping.enqueue_many(items, connection=conn)) == 20
+        assert len(failed) == 1
+        conn.commit()
+    assert count(engine) == 20
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+@SERVERS
+def test_many_large_batches_in_open_transactions(app: App, ping: Any, engine: sa.Engine, keyed: bool) -> None:
+    # contract: E4, E1
+    start = barrier(6)
+
+    def batch(number: int) -> int:
+        items: list[Any] = [(None, {"key": f"{number}.{n}"} if keyed else {}) for n in range(1_000)]
+        with engine.connect() as conn:
+            answers = ping.enqueue_many(items, connection=conn)
+            start.wait()  # all are open at the same time
+            conn.commit()
+        return len({answer.id for answer in answers})
+
+    assert in_threads(*[lambda number=number: batch(number) for number in range(6)]) == [1_000] * 6
+    assert count(engine) == 6_000
+
+
 @SERVERS
 def test_a_winner_that_commits_is_the_duplicate(app: App, ping: Any, engine: sa.Engine, database: Database) -> None:
     # contract: E4
@@ -138,7 +276,7 @@ def running(engine: sa.Engine, id_: int) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @SERVERS
 def test_a_duplicate_does_not_lock_the_record_that_it_meets(app: App, ping: Any, engine: sa.Engine, level: str) -> None:
     # contract: E4
@@ -177,6 +315,99 @@ def test_a_snapshot_that_cannot_see_the_record_is_a_conflict_never_a_second_reco
         with pytest.raises(TransactionConflict, match="roll back"):
             ping.enqueue(key="k", connection=caller)
         caller.rollback()
+    assert count(engine) == 1
+
+
+@pytest.mark.databases("mariadb", reason="E4: deadlocks of the others are below, and in PostgreSQL's own words")
+def test_a_deadlock_is_a_conflict_of_the_callers_transaction(
+    app: App, ping: Any, engine: sa.Engine, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # contract: E4
+    dialect = type(app.databases["default"].dialect)
+    with engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE business (n integer PRIMARY KEY, m integer)"))
+        conn.execute(sa.text("INSERT INTO business SELECT seq, 0 FROM seq_1_to_50"))
+    monkeypatch.setattr(dialect, "look_once", lambda *_: [])  # the race that is lost: the insert meets the row
+    with engine.connect() as heavy, engine.connect() as caller:
+        caller.execute(sa.text("UPDATE business SET m = 1 WHERE n = 1"))
+        heavy.execute(sa.text("UPDATE business SET m = 1 WHERE n > 1"))
+        ping.enqueue(key="k", connection=heavy)
+        waiting = in_background(lambda: heavy.execute(sa.text("UPDATE business SET m = 1 WHERE n = 1")))
+        wait_for_waiters(database)
+        with pytest.raises(TransactionConflict, match="roll back"):
+            ping.enqueue(key="k", connection=caller)
+        caller.rollback()
+        waiting.result(10)
+        heavy.commit()
+    assert count(engine) == 1
+
+
+@pytest.mark.databases("postgresql", reason="E4: whose deadlock is found is set there")
+def test_a_deadlock_over_a_row_that_somebody_wrote_by_hand(
+    app: App, ping: Any, engine: sa.Engine, database: Database
+) -> None:
+    # contract: E4
+    with engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE business (n integer PRIMARY KEY)"))
+        conn.execute(sa.text("INSERT INTO business VALUES (1)"))
+    with engine.connect() as other, engine.connect() as caller:
+        other.exec_driver_sql("SET LOCAL deadlock_timeout = '1h'")  # it is the caller's that is found
+        caller.exec_driver_sql("SET LOCAL deadlock_timeout = '10ms'")
+        caller.execute(sa.text("SELECT * FROM business FOR UPDATE"))
+        other.exec_driver_sql(
+            "INSERT INTO rowlock_job (job, fingerprint, payload, key, max_attempts, timeout_ms)"
+            " VALUES ('ping', 'f', 'null', 'k', 1, 1)"
+        )
+        waiting = in_background(lambda: other.exec_driver_sql("SELECT * FROM business FOR UPDATE").all())
+        wait_for_waiters(database)
+        with pytest.raises(TransactionConflict, match="roll back"):
+            ping.enqueue(key="k", connection=caller)
+        caller.rollback()
+        waiting.result(10)
+        other.commit()
+    assert count(engine) == 1
+
+
+@pytest.mark.databases("sqlite", reason="E4: the conflict of SQLite's own: a snapshot that can not become a writer")
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_sqlite_snapshot_that_is_too_old_to_write_is_a_conflict(
+    app: App, ping: Any, engine: sa.Engine, key: str | None
+) -> None:
+    # contract: E4
+    with engine.connect() as caller:
+        caller.exec_driver_sql("BEGIN")
+        caller.exec_driver_sql("SELECT count(*) FROM rowlock_job").scalar_one()
+        ping.enqueue(key="other")
+        with pytest.raises(TransactionConflict, match="roll back"):
+            ping.enqueue(key=key, connection=caller)
+        caller.rollback()
+        assert ping.enqueue(key=key, connection=caller).created
+        caller.commit()
+    assert count(engine) == 2
+
+
+@SERVERS
+def test_a_batch_that_gives_up_takes_back_what_it_made(
+    app: App, ping: Any, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # contract: E4
+    from rowlock.store import batch
+
+    monkeypatch.setattr(batch, "CHUNK", 5)
+    monkeypatch.setattr(app.databases["default"], "wait_ms", 0)
+    dialect = type(app.databases["default"].dialect)
+    insert = dialect.insert
+
+    def the_second_chunk_is_taken(self: Any, conn: Any, db: Any, rows: Any) -> Any:
+        return [] if rows[0].key == "k5" else insert(self, conn, db, rows)
+
+    monkeypatch.setattr(dialect, "insert", the_second_chunk_is_taken)
+    items: list[Any] = [(None, {"key": f"k{n}"}) for n in range(10)]
+    with engine.connect() as conn:
+        ping.enqueue(key="mine", connection=conn)
+        with pytest.raises(EnqueueBusy, match="nothing was written"):
+            ping.enqueue_many(items, connection=conn)
+        conn.commit()
     assert count(engine) == 1
 
 
@@ -229,7 +460,7 @@ def test_two_batches_with_the_same_keys_in_opposite_order(app: App, ping: Any, e
     # contract: E4
     if joined and engine.name == "sqlite":
         pytest.skip("E4: two deferred SQLite transactions of the caller's own conflict by themselves")
-    for number in range(15):
+    for number in range(25):
         items: list[Any] = [(None, {"key": f"{number}.{n}"}) for n in range(20)]
         start = barrier(2)
 
@@ -245,4 +476,4 @@ def test_two_batches_with_the_same_keys_in_opposite_order(app: App, ping: Any, e
         one, two = in_threads(lambda items=items: batch(items), lambda items=items: batch(items[::-1]))
         assert [answer.id for answer in one] == [answer.id for answer in two[::-1]]
         assert sum(answer.created for answer in [*one, *two]) == 20
-    assert count(engine) == 300
+    assert count(engine) == 500

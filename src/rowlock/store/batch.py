@@ -113,18 +113,20 @@ class Batch:
         """
         dialect, names = self._db.dialect, self.target.names
         while self._keyed:
-            with dialect.keys_in_turn(own, self._db, names[0], self.missing()):
-                active = dialect.look_once(own, names, self.missing())
-                if active is not None:
-                    self.learn(active)
-                    try:
+            missing = self.missing()
+            with dialect.keys_in_turn(own, self._db, names[0], missing):
+                active = dialect.look_once(own, names, missing)
+                try:
+                    if active is None:  # an enqueue of one of them is not committed: it may be the caller's own
+                        self.learn(dialect.find_own(conn, names, missing))
+                    else:
+                        self.learn(active)
                         self._insert_keyed(conn)
-                    except DBAPIError as error:
-                        return error
-            if active is None:
-                self.learn(dialect.look_outside(own, self._db, names, self.missing()))
-            else:
-                self._refuse_late()
+                except DBAPIError as error:
+                    return error
+            if active is None and len(self._keyed) == len(missing):
+                self.learn(dialect.look_outside(own, self._db, names, missing))
+            self._refuse_late()
         return None
 
     def look(self, conn: Connection) -> None:
@@ -163,7 +165,7 @@ class Batch:
             return  # the transaction has failed as a whole, and nothing of it will stay
 
     def _refuse_late(self) -> None:
-        if not self.done and time.monotonic() >= self._deadline:
+        if self._keyed and time.monotonic() >= self._deadline:
             raise EnqueueBusy(
                 f"job {self.target.names[0]!r}: other enqueues of the same key kept coming and going for "
                 f"{self._db.wait_ms} ms (E4, job.enqueue_wait_ms); nothing was written, try again"

@@ -66,7 +66,6 @@ def enqueue_joined(
             if not db.dialect.looks_outside:
                 batch.join(conn)
             else:
-                batch.look(conn)
                 if batch.missing():
                     _raised(db.run(_in_turn, batch, conn))
                 batch.insert(conn)
@@ -88,7 +87,6 @@ async def aenqueue_joined(
             if not db.dialect.looks_outside:
                 await conn.run_sync(batch.join)
             else:
-                await conn.run_sync(batch.look)
                 if batch.missing():
                     assert conn.sync_connection is not None
                     _raised(await db.aread(_in_turn, batch, conn.sync_connection))

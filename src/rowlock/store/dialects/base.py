@@ -173,6 +173,10 @@ class Dialect(ABC):
         """`look_outside` without waiting: None if an enqueue of one of the keys is not committed yet."""
         return self.find_active(conn, jobs, keys)
 
+    def find_own(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        """`find_active` for what the caller's own transaction made. Waits for nobody, in whatever isolation."""
+        return self.find_active(conn, jobs, keys)
+
     @contextmanager
     def keys_in_turn(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> Generator[None]:
         """Where looks are outside: of those that look and then insert one of these keys, one at a time.

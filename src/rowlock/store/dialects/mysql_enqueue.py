@@ -75,13 +75,33 @@ class EnqueueHooks(Dialect):
             )
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        return self._active(conn, jobs, keys)
+
+    def find_own(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
+        if conn.get_isolation_level() != "SERIALIZABLE":
+            return self._active(conn, jobs, keys)
+        # There each read is a locking one, that would wait for others in the caller's session.
+        own: list[tuple[str, int, str]] = []
+        for key in keys:
+            try:
+                own += self._active(conn, jobs, [key], self.for_share)
+            except DBAPIError as error:
+                if server.code(error) not in server.LOCK_TIMEOUTS:
+                    raise
+        return own
+
+    @staticmethod
+    def _active(
+        conn: Connection, jobs: Sequence[str], keys: Sequence[str], locking: str = ""
+    ) -> list[tuple[str, int, str]]:
         found: list[tuple[str, int, str]] = []
         at_once = max(1, MOST_VALUES // len(jobs))
         for start in range(0, len(keys), at_once):
             active = [server.active_key(job, key) for job in jobs for key in keys[start : start + at_once]]
             marks = ",".join(["%s"] * len(active))
             rows = conn.exec_driver_sql(
-                f"SELECT active_key, id, state FROM rowlock_job WHERE active_key IN ({marks})", tuple(active)
+                f"SELECT active_key, id, state FROM rowlock_job WHERE active_key IN ({marks}) {locking}",
+                tuple(active),
             )
             # Not the text of the key: a session of an older character set answers question marks.
             found += [(server.key_of(row[0]), row[1], row[2]) for row in rows]
