@@ -7,7 +7,7 @@ import time
 
 import sqlalchemy as sa
 
-from support.story import Table, complaints, lease_of, limits
+from support.story import Table, complaints, lease_of, limits, mostly_slow
 from support.waiting import wait_until
 
 FAST = {"workers": 8, "poll_ms": 50}
@@ -59,6 +59,7 @@ def test_a_record_of_a_killed_worker_comes_back_after_its_lease(kill_kit, engine
 
 
 # contract: C4, C5, E8, L1, L7
+@mostly_slow("postgresql")
 def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, dialect: str) -> None:
     """A poison pill that kills every process that takes it, kills at named points, and kills at random moments."""
     # A timeout that a busy machine lets pass costs another attempt here, of which there are enough.

@@ -69,6 +69,7 @@ def test_the_file_is_locked_at_the_start_at_a_claim_and_at_a_settlement(
 
 
 # contract: K2, L5
+@pytest.mark.slow
 def test_renewals_that_meet_a_locked_file_are_tried_again(
     kill_kit, database: SQLite, engine: sa.Engine, dialect: str
 ) -> None:

@@ -17,9 +17,8 @@ from support.waiting import BOUND, wait_until
 _EXPECTED = re.compile(r"ready: |rowlock: |[-0-9]+T[:.0-9]+Z (INFO|WARNING) rowlock: ")
 
 
-def mostly_slow(brief: str) -> pytest.MarkDecorator:
-    """For what has little to do with databases: the short run takes one of them, the long run all."""
-    names = ("sqlite", "postgresql", "mariadb")
+def mostly_slow(brief: str, names: tuple[str, ...] = ("sqlite", "postgresql", "mariadb")) -> pytest.MarkDecorator:
+    """For what takes long, or has little to do with databases: the short run takes one of them, the long run all."""
     return pytest.mark.parametrize(
         "dialect", [pytest.param(name, marks=() if name == brief else pytest.mark.slow) for name in names]
     )
