@@ -69,11 +69,13 @@ def rescue(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) 
     cleared, so a late holder can not take its own retry for this.
     """
     c = shape.column
-    condition = f"{_q(db, c('state'))} = 'running' AND {_q(db, c('lease'))} <= {db.dialect.scan_now(db)}"
+    expired = f"{_q(db, c('lease'))} <= {db.dialect.scan_now(db)}"
+    condition = f"{_q(db, c('state'))} = 'running' AND {expired}"
+    still = f"{db.dialect.is_still(shape, 'running')} AND {expired}"
     for ids in _pages(conn, db, shape, condition, c("lease"), limit):
         with db.transaction(conn):
             # The clock is read after the rows are held; what was renewed or settled meanwhile is left alone (L2).
-            rows = _lock(conn, db, shape, ids, condition)
+            rows = _lock(conn, db, shape, ids, still)
             back = [row for row in rows if row[3] < row[4]]
             dead = [row for row in rows if row[3] >= row[4]]
             _move(conn, db, shape, back, State.PENDING, None)
@@ -86,9 +88,11 @@ def rescue(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) 
 def bury(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) -> list[Rescued]:
     """Sets aside pending records without attempts left: dead, or blocked if their limits make no sense (C5, S4)."""
     condition = db.dialect.exhausted(shape)
+    attempt, most = (_q(db, shape.column(role)) for role in ("attempt", "max_attempts"))
+    still = f"{db.dialect.is_still(shape, 'pending')} AND {attempt} >= {most}"
     for ids in _pages(conn, db, shape, condition, shape.column("id"), limit):
         with db.transaction(conn):
-            rows = _lock(conn, db, shape, ids, condition)
+            rows = _lock(conn, db, shape, ids, still)
             invalid = [row for row in rows if not 1 <= row[4] <= MAX_ATTEMPTS]
             dead = [row for row in rows if 1 <= row[4] <= MAX_ATTEMPTS]
             _move(conn, db, shape, invalid, State.BLOCKED, Category.INVALID_POLICY)

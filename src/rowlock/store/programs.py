@@ -7,9 +7,9 @@ A pair is unknown only when nobody has announced it for `unknown_ms`, and its re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, delete, or_, select, text
 from sqlalchemy.engine import Connection
@@ -109,17 +109,20 @@ def _block(
 ) -> list[Rescued]:
     queue, job, fingerprint = found
     pair, values = db.dialect.in_pair(queue, job, fingerprint)
-    params = values | {"due": db.dialect.to_db(due)} | db.now_params()
-    condition = f"{pair} AND run_at <= :due"
+    rows: list[Any] = []
     with db.transaction(conn):
-        rows = fetch(
-            conn,
-            text(
-                f"SELECT id, attempt FROM rowlock_job {db.dialect.due_hint} WHERE {condition}"
-                f" LIMIT {limit} {db.dialect.skip_locked()}"
-            ),
-            params,
-        )
+        for priority in _priorities(conn, db, pair, values):  # of each a range of the index, however many wait
+            condition = f"{pair} AND priority = :priority AND run_at <= :due"
+            rows += fetch(
+                conn,
+                text(
+                    f"SELECT id, attempt FROM rowlock_job {db.dialect.due_hint} WHERE {condition}"
+                    f" ORDER BY run_at LIMIT {limit - len(rows)} {db.dialect.skip_locked()}"
+                ),
+                values | {"priority": priority, "due": db.dialect.to_db(due)} | db.now_params(),
+            )
+            if len(rows) >= limit:
+                break
         if not rows:
             return []
         conn.execute(
@@ -131,6 +134,20 @@ def _block(
             db.now_params(),
         )
     return [Rescued(row[0], job, queue, row[1], State.BLOCKED, category) for row in rows]
+
+
+def _priorities(conn: Connection, db: Database, pair: str, values: dict[str, Any]) -> Iterator[int]:
+    """The priorities of a pair's pending records, best first: one probe for each, when it is asked for."""
+    further, params = "", values
+    while True:
+        statement = (
+            f"SELECT priority FROM rowlock_job {db.dialect.due_hint} WHERE {pair}{further} ORDER BY priority LIMIT 1"
+        )
+        rows = fetch(conn, text(statement), params)
+        if not rows:
+            return
+        yield rows[0][0]
+        further, params = " AND priority > :last", values | {"last": rows[0][0]}
 
 
 def _not_known(conn: Connection, db: Database, known: Collection[Pair]) -> list[tuple[str, str, str]]:

@@ -62,7 +62,7 @@ def _running(conn: Connection, db: Database, shape: QueueShape, ids: list[int]) 
     q, c = db.dialect.quoted, shape.column
     statement = text(
         f"SELECT {q(c('id'))}, {q(c('token'))} FROM {q(shape.table)} WHERE {q(c('id'))} {db.dialect.in_ids(ids)}"
-        f" AND {db.dialect.is_running(shape)} AND {q(c('lease'))} > {db.dialect.now(db)}"
+        f" AND {db.dialect.is_still(shape, 'running')} AND {q(c('lease'))} > {db.dialect.now(db)}"
     )
     return list(conn.execute(statement, db.now_params()).all())
 

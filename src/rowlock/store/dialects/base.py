@@ -123,9 +123,9 @@ class Dialect(ABC):
         """A text column as stored: where a driver decodes on fetching, as bytes."""
         return self.quoted(column)
 
-    def is_running(self, shape: QueueShape) -> str:
-        """The condition "is running" for rows that are named by id, in words that keep the primary key's index."""
-        return f"{self.quoted(shape.column('state'))} = 'running'"
+    def is_still(self, shape: QueueShape, state: str) -> str:
+        """The condition "is in this state" for rows named by id, in words that keep the primary key's index."""
+        return f"{self.quoted(shape.column('state'))} = '{state}'"
 
     @abstractmethod
     def exhausted(self, shape: QueueShape) -> str:

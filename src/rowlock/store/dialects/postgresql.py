@@ -81,11 +81,11 @@ class PostgreSQL(Dialect):
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
         # force_generic_plan: each statement has one shape and one index; planning it anew at each call costs
-        # more than running it.
+        # more than running it. No bitmaps: they read all that an index has, where its first rows are asked for.
         cursor.execute(
             "SELECT set_config('default_transaction_isolation', 'read committed', false), "
             "set_config('timezone', 'UTC', false), set_config('plan_cache_mode', 'force_generic_plan', false), "
-            f"set_config('lock_timeout', '{wait_ms}ms', false)"
+            f"set_config('enable_bitmapscan', 'off', false), set_config('lock_timeout', '{wait_ms}ms', false)"
         )
 
     def check_server(self, conn: Connection) -> None:
@@ -178,8 +178,8 @@ class PostgreSQL(Dialect):
     def quoted(self, name: str) -> str:
         return sql.quoted(name)
 
-    def is_running(self, shape: QueueShape) -> str:
-        return sql.is_running(shape)
+    def is_still(self, shape: QueueShape, state: str) -> str:
+        return sql.is_still(shape, state)
 
     def exhausted(self, shape: QueueShape) -> str:
         state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))

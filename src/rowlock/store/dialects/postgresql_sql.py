@@ -109,11 +109,11 @@ UPDATE {table} AS t
 RETURNING {_columns(shape, *CLAIMED_COLUMNS)}"""
 
 
-def is_running(shape: QueueShape, prefix: str = "") -> str:
-    """The condition for rows that are named by id: in words that hide the index of all running rows from the planner,
-    which prefers it to the primary key at small numbers, and then reads every record in work.
+def is_still(shape: QueueShape, state: str, prefix: str = "") -> str:
+    """The condition for rows that are named by id: in words that hide the index of all rows in this state from the
+    planner, which prefers it to the primary key at small numbers, and then reads every record in work.
     """
-    return f"({prefix}{quoted(shape.column('state'))} || '') = 'running'"
+    return f"({prefix}{quoted(shape.column('state'))} || '') = '{state}'"
 
 
 def parameters_of(assignments: str) -> list[str]:
@@ -146,7 +146,7 @@ WITH pair AS MATERIALIZED (
   SELECT p.id, p.token FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[])) AS p(id, token)),
 held AS MATERIALIZED (
   SELECT t.{id_} AS id, t.{token} AS token, t.{lease} AS lease FROM {table} t
-   WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND {is_running(shape, "t.")}
+   WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND {is_still(shape, "running", "t.")}
    ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"}),
 clock AS MATERIALIZED (SELECT {now} AS now, count(*) AS locked FROM held)
 UPDATE {table} AS t SET {changes}

@@ -26,7 +26,7 @@ def pending_pairs(conn: Connection, prefix: tuple[Any, ...] = ()) -> list[tuple[
     column = PAIR[len(prefix)]
     condition, params = equal(dict(zip(PAIR, prefix, strict=False)))
     found: list[Any] = []
-    further = ""
+    further = f" AND {column} >= ''"  # all there are; with a bound the first one is searched, too
     while True:
         rows = fetch(
             conn,
