@@ -90,7 +90,7 @@ def bury(conn: Connection, db: Database, shape: QueueShape, limit: int = 200) ->
     condition = db.dialect.exhausted(shape)
     attempt, most = (_q(db, shape.column(role)) for role in ("attempt", "max_attempts"))
     still = f"{db.dialect.is_still(shape, 'pending')} AND {attempt} >= {most}"
-    for ids in _pages(conn, db, shape, condition, shape.column("id"), limit):
+    for ids in _pages(conn, db, shape, condition, None, limit):  # in any order: one by id would invite a walk by id
         with db.transaction(conn):
             rows = _lock(conn, db, shape, ids, still)
             invalid = [row for row in rows if not 1 <= row[4] <= MAX_ATTEMPTS]
@@ -109,13 +109,14 @@ def _q(db: Database, name: str) -> str:
 
 
 def _pages(
-    conn: Connection, db: Database, shape: QueueShape, condition: str, order: str, limit: int
+    conn: Connection, db: Database, shape: QueueShape, condition: str, order: str | None, limit: int
 ) -> Iterator[list[int]]:
     """The ids that match, `limit` at a time. A further page is for when others hold every row of the one before."""
     for page in range(MOST_PAGES):
         statement = text(
             f"SELECT {_q(db, shape.column('id'))} FROM {_q(db, shape.table)} WHERE {condition}"
-            f" ORDER BY {_q(db, order)} LIMIT {limit}" + (f" OFFSET {page * limit}" if page else "")
+            + (f" ORDER BY {_q(db, order)}" if order else "")
+            + (f" LIMIT {limit} OFFSET {page * limit}" if page else f" LIMIT {limit}")
         )
         ids = [row[0] for row in conn.execute(statement, db.now_params())]
         if ids:

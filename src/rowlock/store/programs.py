@@ -15,6 +15,7 @@ from sqlalchemy import and_, delete, or_, select, text
 from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Category, State
+from rowlock.model.table import JOBS
 from rowlock.store import schema
 from rowlock.store.claim import Rescued
 from rowlock.store.clock import database_now
@@ -129,7 +130,7 @@ def _block(
             text(
                 f"UPDATE rowlock_job SET state = 'blocked', error_category = '{category}', error_class = NULL,"
                 f" error_summary = NULL, finished_at = {db.dialect.now(db)}"
-                f" WHERE id {db.dialect.in_ids([row[0] for row in rows])} AND state = 'pending'"
+                f" WHERE id {db.dialect.in_ids([row[0] for row in rows])} AND {db.dialect.is_still(JOBS, 'pending')}"
             ),
             db.now_params(),
         )

@@ -81,11 +81,13 @@ class PostgreSQL(Dialect):
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
         # force_generic_plan: each statement has one shape and one index; planning it anew at each call costs
-        # more than running it. No bitmaps: they read all that an index has, where its first rows are asked for.
+        # more than running it. No bitmaps: they read all that an index has, where its first rows are asked for. No
+        # sequential scans: of a table that grew since its statistics were taken they compare each row with each id.
         cursor.execute(
             "SELECT set_config('default_transaction_isolation', 'read committed', false), "
             "set_config('timezone', 'UTC', false), set_config('plan_cache_mode', 'force_generic_plan', false), "
-            f"set_config('enable_bitmapscan', 'off', false), set_config('lock_timeout', '{wait_ms}ms', false)"
+            "set_config('enable_bitmapscan', 'off', false), set_config('enable_seqscan', 'off', false), "
+            f"set_config('jit', 'off', false), set_config('lock_timeout', '{wait_ms}ms', false)"
         )
 
     def check_server(self, conn: Connection) -> None:

@@ -97,7 +97,7 @@ candidate AS (
    ORDER BY l.priority, due.run_at, due.id LIMIT {over}),
 held AS (
   SELECT t.{id_} AS id FROM {table} t
-   WHERE t.{id_} = ANY(ARRAY(SELECT id FROM candidate)) AND t.{state} = 'pending' AND {ready}
+   WHERE t.{id_} = ANY(ARRAY(SELECT id FROM candidate)) AND {is_still(shape, "pending", "t.")} AND {ready}
    ORDER BY t.{priority}, t.{run_at}, t.{id_} LIMIT CAST(:limit AS bigint) FOR UPDATE SKIP LOCKED)
 UPDATE {table} AS t
    SET {state} = 'running', {attempt} = t.{attempt} + 1,
