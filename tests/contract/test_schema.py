@@ -310,6 +310,46 @@ def test_the_documented_columns_are_there(store: Store, engine: sa.Engine) -> No
     assert {column["name"] for column in sa.inspect(engine).get_columns("rowlock_job")} >= COLUMNS
 
 
+def test_columns_have_the_databases_native_types(store: Store, engine: sa.Engine) -> None:
+    # contract: S2, S5
+    store.run(migrations.migrate)
+    times = {"run_at", "lease", "created_at", "claimed_at", "finished_at"}
+    texts = {"job", "fingerprint", "key", "queue", "state", "token"}
+    types = {column["name"]: column["type"] for column in sa.inspect(engine).get_columns("rowlock_job")}
+    if engine.name == "sqlite":
+        assert {types[name].compile(engine.dialect) for name in times | texts} == {"TEXT"}
+        return
+    time = "TIMESTAMP WITH TIME ZONE" if engine.name == "postgresql" else "DATETIME(6)"
+    shown = {name: type_.compile(engine.dialect) for name, type_ in types.items()}
+    assert {shown[name] for name in times} == {time}
+    assert shown["id"].startswith("BIGINT")
+    binary = "C" if engine.name == "postgresql" else "utf8mb4_nopad_bin"
+    assert {types[name].collation for name in texts} == {binary}
+    assert shown["payload"].split()[0] == ("TEXT" if engine.name == "postgresql" else "LONGTEXT")
+
+
+@pytest.mark.parametrize(
+    ("version", "collation", "checks"),
+    [("8.0.1", "utf8mb4_bin", False), ("8.0.16", "utf8mb4_bin", True), ("8.0.17", "utf8mb4_0900_bin", True),
+     ("9.4.0", "utf8mb4_0900_bin", True), ("10.6.22-MariaDB-log", "utf8mb4_nopad_bin", True)],
+)  # fmt: skip
+def test_each_mysql_gets_what_it_can_keep(version: str, collation: str, checks: bool) -> None:
+    # contract: S1, S5
+    from rowlock.store.dialects.mysql import MySQL
+
+    class Connection:
+        def exec_driver_sql(self, _sql: str) -> Connection:
+            return self
+
+        def scalar_one(self) -> str:
+            return version
+
+    ddl: Any = MySQL().ddl(Connection(), migrations.STEPS[0])  # pyright: ignore[reportArgumentType]
+    assert f"COLLATE {collation}" in ddl["rowlock_job"]
+    assert ("rowlock_job_state" in ddl) is checks
+    assert "{" not in "".join(ddl.values())
+
+
 def test_ids_have_64_bits_and_are_never_reused(app_factory: AppFactory, engine: sa.Engine) -> None:
     # contract: S2
     app = app_factory()

@@ -181,9 +181,9 @@ async def test_between_look_and_insert_nobody_else_finds_the_key_free(
 
 
 def waits_not_in_its_insert(engine: sa.Engine, ping: Any) -> Any:
-    """An enqueue whose session would wait for another's row for an hour."""
+    """An enqueue whose session would wait for another's row for half a minute."""
     with engine.connect() as conn:
-        conn.exec_driver_sql("SET innodb_lock_wait_timeout = 3600")
+        conn.exec_driver_sql("SET innodb_lock_wait_timeout = 30")
         return ping.enqueue(key="k", connection=conn)
 
 
