@@ -126,6 +126,30 @@ def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
+def jobs() -> Any:
+    """A group of the test's own."""
+    from rowlock import Jobs
+
+    return Jobs()
+
+
+@pytest.fixture
+def ping(jobs: Any) -> Any:
+    """A job without input, of that group."""
+
+    @jobs.job(max_attempts=3, timeout=30, name="ping")
+    def ping() -> None: ...
+
+    return ping
+
+
+@pytest.fixture
+def app(app_factory: Callable[..., Any], jobs: Any, ping: Any) -> Any:
+    """An application with that job, its tables made."""
+    return app_factory(jobs)
+
+
+@pytest.fixture
 def own_server(dialect: str) -> own.OwnServer:
     """A throw-away server of the suite's own (PostgreSQL, MariaDB) that the test may stop, pause, kill and start."""
     try:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from rowlock import App, EncodeError, EnqueueValueError, Jobs, NotMigrated, State
+import rowlock
+from rowlock import App, Context, EncodeError, EnqueueValueError, Jobs, NotMigrated, State
+from support.waiting import wait_until
 
 AppFactory = Callable[..., App]
 
@@ -278,9 +283,41 @@ def test_without_tables_it_says_so_and_creates_nothing(app_factory: AppFactory, 
     assert sa.inspect(engine).get_table_names() == []
 
 
-def test_a_job_may_enqueue_itself_and_inherits_nothing(app: App, send: Any) -> None:
+def test_a_job_may_enqueue_itself_and_inherits_nothing(app: App, jobs: Jobs, engine: sa.Engine) -> None:
     # contract: E7
-    parent = send.enqueue(Text(), priority=1, queue="other", headers={"a": "b"})
-    child = app.records.get(send.enqueue(Text()).id)
-    assert app.records.get(parent.id).queue == "other"
-    assert (child.queue, child.priority, child.headers) == ("mail", 7, None)
+    @jobs.job(max_attempts=3, timeout=30, name="again")
+    def again(input: Text, ctx: Context) -> None:
+        if input.text == "parent":
+            again.enqueue(Text("child"))
+
+    parent = again.enqueue(Text("parent"), key="k", priority=1, queue="other", headers={"a": "b"})
+    app.queue("other")
+    with app.worker_thread():
+        wait_until(lambda: [row[0] for row in rows(engine, "state")] == ["succeeded"] * 2)
+    child = app.records.list().items[0]
+    assert child.id > parent.id
+    assert (child.queue, child.priority, child.headers, child.key) == ("default", 100, None, None)
+
+
+def test_a_payload_and_a_name_are_data(app: App, send: Any, engine: sa.Engine) -> None:
+    # contract: Z4
+    target, payload = "antigravity", '{"py/object": "antigravity.geohash", "text": "cos\\nsystem\\n(S\'true\'\\ntR."}'
+    ids = [send.enqueue(Text()).id for _ in range(2)]
+    with engine.begin() as conn:
+        change = sa.text("UPDATE rowlock_job SET payload = :payload, job = :job WHERE id = :id")
+        conn.execute(change, {"payload": payload, "job": "send", "id": ids[0]})
+        conn.execute(change, {"payload": payload, "job": f"{target}.geohash", "id": ids[1]})
+    with app.worker_thread():
+        wait_until(lambda: app.records.get(ids[0]).state == "blocked")
+    assert app.records.get(ids[0]).error_category == "corrupt_payload"
+    assert app.records.get(ids[1]).state == "pending"  # nobody knows such a job, and nobody looks for a module
+    assert target not in sys.modules
+
+
+def test_nothing_of_the_library_unpickles_or_evaluates() -> None:
+    # contract: Z4
+    source = Path(rowlock.__file__).parent
+    called = r"\b(pickle|marshal|shelve|eval|exec|__import__)\b\s*[.(]"
+    found = [f"{file.name}: {line.strip()}" for file in source.rglob("*.py") for line in file.read_text().splitlines()
+             if re.search(called, line)]  # fmt: skip
+    assert found == []

@@ -15,6 +15,7 @@ from rowlock import App, EnqueueValueError, Jobs, TransactionConflict, Unsupport
 from rowlock.store import records
 from rowlock.store.clock import Clock
 from rowlock.store.dialects import mysql_server
+from rowlock.store.dialects.base import Row
 from support.databases import Database
 from support.jobtable import statements
 
@@ -260,3 +261,28 @@ def test_a_given_engine_stays_as_it_is(app_factory: AppFactory, database: Databa
         conn.rollback()  # it is no connection in autocommit mode
     assert app.records.counts()[0].count == 3
     given.dispose()
+
+
+@pytest.mark.databases("sqlite", reason="E4: elsewhere the INSERT itself answers, or a range and a nonce tell")
+def test_rows_that_another_process_writes_in_between_are_not_taken_for_ones_own(
+    app_factory: Any, engine: sa.Engine
+) -> None:
+    # contract: E4
+    app = app_factory()
+    db = app.databases["default"]
+    foreign = sa.create_engine(engine.url)
+
+    def between(_conn: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        if sql.startswith("SELECT token, id"):
+            with foreign.begin() as other:
+                other.exec_driver_sql(
+                    "INSERT INTO rowlock_job (job, fingerprint, payload, max_attempts, timeout_ms, token)"
+                    " VALUES ('theirs', 'f', 'null', 1, 1, 'their-nonce')"
+                )
+
+    mine = [Row("j", "f", "null", f"k{n}", "default", 1, None, None, 1, 1, None, f"nonce-{n}") for n in range(3)]
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        sa.event.listen(conn, "before_cursor_execute", between)
+        made = db.dialect.insert(conn, db, mine)
+    foreign.dispose()
+    assert [row.nonce for row in made] == [row.nonce for row in mine]

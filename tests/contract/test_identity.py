@@ -11,29 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from rowlock import App, Jobs, NotMigrated, WrongDatabase
+from rowlock import App, NotMigrated, WrongDatabase
 from support.databases import Database, SQLite, make_database
 
 AppFactory = Callable[..., App]
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="E3: a SQLite connection stays with its file")
-
-
-@pytest.fixture
-def jobs() -> Jobs:
-    return Jobs()
-
-
-@pytest.fixture
-def ping(jobs: Jobs) -> Any:
-    @jobs.job(max_attempts=3, timeout=30, name="ping")
-    def ping() -> None: ...
-
-    return ping
-
-
-@pytest.fixture
-def app(app_factory: AppFactory, jobs: Jobs, ping: Any) -> App:
-    return app_factory(jobs)
 
 
 @pytest.fixture

@@ -18,19 +18,6 @@ AppFactory = Callable[..., App]
 
 
 @pytest.fixture
-def jobs() -> Jobs:
-    return Jobs()
-
-
-@pytest.fixture
-def ping(jobs: Jobs) -> Any:
-    @jobs.job(max_attempts=3, timeout=30, name="ping")
-    def ping() -> None: ...
-
-    return ping
-
-
-@pytest.fixture
 def app(app_factory: AppFactory, jobs: Jobs, ping: Any, engine: sa.Engine) -> App:
     with engine.begin() as conn:
         conn.execute(sa.text("CREATE TABLE business (n integer PRIMARY KEY)"))

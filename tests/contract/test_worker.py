@@ -489,7 +489,7 @@ async def test_an_operators_lock_delays_only_the_renewal_of_its_own_row(
     make: Callable[..., Live], database: Database
 ) -> None:
     # contract: L4
-    live, signals = make(lease_ms=500, workers=4), Signals()
+    live, signals = make(lease_ms=1_500, workers=4), Signals()
 
     @live.jobs.job(max_attempts=1, timeout=60, name="long")
     async def long() -> None:

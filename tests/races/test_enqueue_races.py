@@ -19,24 +19,6 @@ AppFactory = Callable[..., App]
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="E4: SQLite has one write transaction at a time")
 
 
-@pytest.fixture
-def jobs() -> Jobs:
-    return Jobs()
-
-
-@pytest.fixture
-def ping(jobs: Jobs) -> Any:
-    @jobs.job(max_attempts=3, timeout=30, name="ping")
-    def ping() -> None: ...
-
-    return ping
-
-
-@pytest.fixture
-def app(app_factory: AppFactory, jobs: Jobs, ping: Any) -> App:
-    return app_factory(jobs)
-
-
 def count(engine: sa.Engine, where: str = "1 = 1") -> int:
     with engine.connect() as conn:
         return conn.execute(sa.text(f"SELECT count(*) FROM rowlock_job WHERE {where}")).scalar_one()

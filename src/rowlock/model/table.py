@@ -33,15 +33,10 @@ class QueueShape:
     roles: Mapping[str, str]
     branch: tuple[str, ...]
     claim: Lease = field(default_factory=Lease)
-    attempt_from: int = 0
 
     def column(self, role: str) -> str:
         """The column that plays `role`. KeyError if the table lacks it."""
         return self.roles[role]
-
-    def has(self, role: str) -> bool:
-        """Whether a column plays `role`."""
-        return role in self.roles
 
 
 def _same(*names: str) -> dict[str, str]:

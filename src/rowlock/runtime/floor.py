@@ -34,7 +34,6 @@ class Floor:
         self.before = tuple(hooks.before_attempt)
         self.after = tuple(hooks.after_attempt)
         self.failure = (*hooks.on_failure, *(() if on_failure is None else (on_failure,)))
-        self.hooked = bool(self.before or self.after)
         # Asked once: an event that nobody listens to must cost nothing a record (H2).
         self.tell_claimed = events.wanted("claimed")
         self.tell_settled = events.wanted("settled")

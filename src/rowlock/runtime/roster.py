@@ -166,4 +166,4 @@ def slots_of(app: Program, queue: str) -> int:
     """How many attempts of `queue` one process runs at once (M2)."""
     declared = app.queues.get(queue)
     workers = None if declared is None else declared.workers
-    return workers or app.settings.job.queues.get(queue) or app.settings.job.workers
+    return workers or app.settings.workers_for(queue)

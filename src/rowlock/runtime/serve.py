@@ -24,11 +24,6 @@ CLOSE_S = 5.0
 _live: weakref.WeakKeyDictionary[Program, list[_Live]] = weakref.WeakKeyDictionary()
 
 
-def install_early() -> None:
-    """Takes SIGTERM and SIGINT; the command's first instruction. Until `run` serves, a signal ends it with 0."""
-    SIGNALS.install()
-
-
 def main(
     app: Program, *, mode: str | None = None, queues: Collection[str] | None = None, wait: bool = True,
     uvloop: bool = False,

@@ -140,7 +140,7 @@ def _move(
     """The rows are locked by this transaction, and what was read of them still holds."""
     if not rows:
         return
-    c = {role: _q(db, shape.column(role)) for role in ("id", "state", "lease", "token", "finished_at", "claimed_by")}
+    c = {role: _q(db, shape.column(role)) for role in ("id", "state", "lease", "token", "finished_at")}
     ended = state is not State.PENDING
     changes = [f"{c['state']} = '{state}'", f"{c['lease']} = NULL", f"{c['token']} = NULL"]
     if ended:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.values import Branch, Claimed, Hold, Inserted, Level, Row, Source
@@ -39,6 +39,7 @@ class Dialect(ABC):
     one_writer: ClassVar[bool] = False
     """One transaction at a time can write, so Rowlock's async work shares one thread and its transactions."""
     begin: ClassVar[str] = "BEGIN"
+    renew_program: ClassVar[str] = "ON CONFLICT (pair) DO UPDATE SET announced_at = excluded.announced_at"
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
 
@@ -127,9 +128,10 @@ class Dialect(ABC):
         """The condition "is in this state" for rows named by id, in words that keep the primary key's index."""
         return f"{self.quoted(shape.column('state'))} = '{state}'"
 
-    @abstractmethod
     def exhausted(self, shape: QueueShape) -> str:
         """The condition for pending records without attempts left, in the words that its index needs (C5)."""
+        state, attempt, most = (self.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
+        return f"{state} = 'pending' AND {attempt} >= {most}"
 
     @abstractmethod
     def in_ids(self, ids: Sequence[int]) -> str:
@@ -195,9 +197,13 @@ class Dialect(ABC):
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
         """Each (queue, job, fingerprint) that has pending records, found by skipping through the claim's index."""
 
-    @abstractmethod
     def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
         """Notes the pairs (`pair`, `job`, `fingerprint`) as announced now."""
+        statement = text(
+            "INSERT INTO rowlock_program (pair, job, fingerprint, announced_at)"
+            f" VALUES (:pair, :job, :fingerprint, {self.now(db)}) {self.renew_program}"
+        )
+        conn.execute(statement, [dict(row) | db.now_params() for row in rows])
 
     @abstractmethod
     def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:

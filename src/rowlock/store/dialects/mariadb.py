@@ -37,7 +37,7 @@ class MariaDB(MySQL):
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
         levels = scan.due_levels(self.levels(conn, db, source))
-        if len(levels) != 1 or db.in_transaction(conn):
+        if len(levels) != 1 or len(set(lease_of(source).values())) != 1 or db.in_transaction(conn):
             return self.claim_levels(conn, db, source, levels, limit)
         priority, branches = levels[0]
         rows = self._whole(conn, db, source, priority, branches, limit)
@@ -60,12 +60,9 @@ class MariaDB(MySQL):
 
     def _take_at_once(self, conn: Connection, db: Database, source: Source, rows: list[Any]) -> list[Claimed]:
         """Takes the rows that were read and are still free, if nobody has one of them locked; else none."""
-        leases, nonce = lease_of(source), secrets.token_hex(12)
-        of_lease = {leases[row[1]] for row in rows}
-        if len(of_lease) > 1:
-            return []
+        lease_ms, nonce = source.branches[0].lease_ms, secrets.token_hex(12)  # all branches have this one
         tries = ",".join(f"({row[0]},{row[8]})" for row in rows)
-        params = {"nonce": nonce, "lease_ms": of_lease.pop(), "claimed_by": source.claimed_by} | db.now_params()
+        params = {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params()
         statement = sql.take_due(source.table, self.in_ids([row[0] for row in rows]), tries, self.now(db))
         try:
             taken = run(conn, AT_ONCE + statement, params).rowcount
@@ -78,9 +75,7 @@ class MariaDB(MySQL):
             mine = sql.of_tokens(source.table, self.in_ids([row[0] for row in rows]), tokens)
             ids = {row[0] for row in run(conn, mine, {})}
             rows = [row for row in rows if row[0] in ids]
-        claimed = [
-            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]])) for row in rows
-        ]
+        claimed = [Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", lease_ms)) for row in rows]
         claimed.sort(key=claim_order)
         return claimed
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.errors import DatabaseUnavailable, MissingDriver, UnsupportedDatabase
@@ -29,6 +28,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
 
     name: ClassVar[str] = "mysql"
     label: ClassVar[str] = "MySQL"
+    renew_program: ClassVar[str] = "ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
     due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
     max_batch: ClassVar[int] = 200
     transactional_ddl: ClassVar[bool] = False
@@ -136,14 +136,6 @@ class MySQL(ClaimHooks, EnqueueHooks):
             if row is not None:
                 found.append((queue, row[0], row[1]))
         return found
-
-    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
-        statement = text(
-            "INSERT INTO rowlock_program (pair, job, fingerprint, announced_at)"
-            f" VALUES (:pair, :job, :fingerprint, {self.now(db)})"
-            " ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
-        )
-        conn.execute(statement, [dict(row) | db.now_params() for row in rows])
 
     def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
         # The generated column is what the index has.

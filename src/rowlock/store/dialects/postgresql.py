@@ -183,10 +183,6 @@ class PostgreSQL(Dialect):
     def is_still(self, shape: QueueShape, state: str) -> str:
         return sql.is_still(shape, state)
 
-    def exhausted(self, shape: QueueShape) -> str:
-        state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
-        return f"{state} = 'pending' AND {attempt} >= {most}"
-
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"= ANY(CAST('{{{','.join(map(str, ids))}}}' AS bigint[]))"
 
@@ -222,9 +218,6 @@ class PostgreSQL(Dialect):
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
         return [(row[0], row[1], row[2]) for row in scan.skip(conn, ("queue", "job", "fingerprint"))]
-
-    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
-        conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
 
     def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
         condition = "state = 'pending' AND queue = :queue AND job = :job AND fingerprint = :fingerprint"

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.errors import UnsupportedDatabase
@@ -205,10 +204,6 @@ class SQLite(Dialect):
     def raw(self, column: str) -> str:
         return f"CAST({sql.quoted(column)} AS BLOB)"
 
-    def exhausted(self, shape: QueueShape) -> str:
-        state, attempt, most = (sql.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
-        return f"{state} = 'pending' AND {attempt} >= {most}"
-
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"
 
@@ -230,8 +225,10 @@ class SQLite(Dialect):
             last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
             first = last - len(rows) + 1  # one writer: what a transaction inserts at once is consecutive
             return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
+        # In autocommit mode another process's rows may stand between these.
+        mine = {row.nonce for row in rows}
         made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
-        return [Inserted(row[0], row[1]) for row in made_rows]
+        return [Inserted(row[0], row[1]) for row in made_rows if row[0] in mine]
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
         found: list[tuple[str, int, str]] = []
@@ -250,9 +247,6 @@ class SQLite(Dialect):
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
         return texts.pending_pairs(conn)
-
-    def upsert_programs(self, conn: Connection, db: Database, rows: Sequence[Mapping[str, str]]) -> None:
-        conn.execute(text(scan.UPSERT_PROGRAM.format(now=self.now(db))), [dict(row) | db.now_params() for row in rows])
 
     def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
         return texts.equal({"queue": queue, "job": job, "fingerprint": fingerprint})

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import text
 
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects import scan
 from rowlock.store.dialects.base import CLAIMED_COLUMNS
 
 BLOBS = frozenset({"payload", "headers", "key"})
@@ -38,18 +37,32 @@ def quoted(name: str) -> str:
 
 @lru_cache(maxsize=32)
 def levels(shape: QueueShape, branches: int) -> Any:
-    values = ", ".join(f"({n}, :job{n}, :fingerprint{n})" for n in range(branches))
+    """Each branch's priorities with pending rows, found by skipping, and the earliest run_at of each."""
     c = shape.column
-    words = scan.Words(
-        **scan.words_of(shape, '"'),
-        branches=f"(SELECT column1 AS n, column2 AS job, column3 AS fingerprint FROM (VALUES {values}))",
-        columns="job, fingerprint",
-        in_branch=(
+    table, priority, run_at = quoted(shape.table), quoted(c("priority")), quoted(c("run_at"))
+    values = ", ".join(f"({n}, :job{n}, :fingerprint{n})" for n in range(branches))
+
+    def waiting(branch: str) -> str:
+        return (
             f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue "
-            f"AND t.{quoted(c('job'))} = {{b}}.job AND t.{quoted(c('fingerprint'))} = {{b}}.fingerprint"
-        ),
-    )
-    return text(scan.levels_sql(words))
+            f"AND t.{quoted(c('job'))} = {branch}.job AND t.{quoted(c('fingerprint'))} = {branch}.fingerprint"
+        )
+
+    return text(f"""
+WITH RECURSIVE branch(n, job, fingerprint) AS (VALUES {values}),
+level(n, job, fingerprint, priority) AS (
+  SELECT b.n, b.job, b.fingerprint,
+         (SELECT t.{priority} FROM {table} t WHERE {waiting("b")} ORDER BY t.{priority} LIMIT 1)
+    FROM branch b
+  UNION ALL
+  SELECT l.n, l.job, l.fingerprint,
+         (SELECT t.{priority} FROM {table} t WHERE {waiting("l")} AND t.{priority} > l.priority
+           ORDER BY t.{priority} LIMIT 1)
+    FROM level l WHERE l.priority IS NOT NULL)
+SELECT l.n, l.priority,
+       (SELECT t.{run_at} FROM {table} t WHERE {waiting("l")} AND t.{priority} = l.priority
+         ORDER BY t.{run_at} LIMIT 1) AS head
+  FROM level l WHERE l.priority IS NOT NULL""")
 
 
 @lru_cache(maxsize=32)
