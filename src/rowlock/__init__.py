@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rowlock.errors import (
         ConnectionTypeError,
         CorruptPayload,
+        CronError,
+        CronTypeError,
         DatabaseError,
         DatabaseUnavailable,
         DeclarationError,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from rowlock.model.answer import OutcomeError, OutcomeTypeError
     from rowlock.model.backoff import Backoff
     from rowlock.model.context import Context, StopReason
+    from rowlock.model.cron import Cron
     from rowlock.model.group import Jobs
     from rowlock.model.identity import Id, Secret
     from rowlock.model.job import Job
@@ -69,6 +72,9 @@ __all__ = [
     "Context",
     "CorruptPayload",
     "Count",
+    "Cron",
+    "CronError",
+    "CronTypeError",
     "DatabaseError",
     "DatabaseUnavailable",
     "Dead",
@@ -135,6 +141,9 @@ _HOMES = {
     "Context": "rowlock.model.context",
     "CorruptPayload": "rowlock.errors",
     "Count": "rowlock.store.records",
+    "Cron": "rowlock.model.cron",
+    "CronError": "rowlock.errors",
+    "CronTypeError": "rowlock.errors",
     "DatabaseError": "rowlock.errors",
     "DatabaseUnavailable": "rowlock.errors",
     "Dead": "rowlock.model.outcome",

@@ -26,6 +26,14 @@ class NotBuiltYet(DeclarationError):
     """An option of the contract whose feature this version does not have. It is refused, never ignored (J1)."""
 
 
+class CronError(RowlockError, ValueError):
+    """A cron text that is none, or that never occurs, or an instant that can not be asked about (T1)."""
+
+
+class CronTypeError(CronError, TypeError):
+    """Another kind of thing where a cron takes a text, a datetime or a number (T1)."""
+
+
 class DirectCall(RowlockError, TypeError):
     """A job was called like a function (J2). Use `.enqueue(…)`, or `.handler(…)` in a unit test."""
 
