@@ -9,11 +9,12 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from rowlock.errors import ConnectionTypeError, EnqueueValueError
+from rowlock.store.failures import not_in_order
 
 Sync: TypeAlias = Session | scoped_session[Any] | Connection
 Async: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
@@ -93,6 +94,8 @@ def sync_connection(given: Any, *, who: str) -> Connection:
         return _open(given.connection(), who)
     except UnboundExecutionError:
         raise _unbound(type(given).__name__, who) from None
+    except InvalidRequestError as error:
+        raise not_in_order(error, who) from error
 
 
 async def async_connection(given: Any, *, who: str) -> AsyncConnection:
@@ -116,6 +119,8 @@ async def async_connection(given: Any, *, who: str) -> AsyncConnection:
         return await given.connection()
     except UnboundExecutionError:
         raise _unbound(type(given).__name__, who) from None
+    except InvalidRequestError as error:
+        raise not_in_order(error, who) from error
 
 
 def _open(connection: Connection, who: str) -> Connection:

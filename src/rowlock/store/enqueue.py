@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import EnqueueBusy, RowlockError, TransactionConflict, WrongDatabase
@@ -20,7 +20,7 @@ from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.store import migrations
 from rowlock.store.batch import Batch, JobTarget
 from rowlock.store.dialects import dialect_for
-from rowlock.store.failures import not_migrated, where
+from rowlock.store.failures import not_in_order, not_migrated, where
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -209,3 +209,5 @@ def _callers(db: Database) -> Generator[None]:
                 f"nothing was written, try again"
             ) from error
         raise
+    except InvalidRequestError as error:
+        raise not_in_order(error, f"an enqueue in {where(db)}") from error

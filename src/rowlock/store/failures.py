@@ -6,10 +6,24 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import (
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    InvalidRequestError,
+    OperationalError,
+    PendingRollbackError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from rowlock.errors import DatabaseUnavailable, LoginRefused, NotMigrated
+from rowlock.errors import (
+    ConnectionTypeError,
+    DatabaseUnavailable,
+    LoginRefused,
+    NotMigrated,
+    RowlockError,
+    TransactionConflict,
+)
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -59,6 +73,19 @@ def refused(
     kind = type(original.__cause__ or original).__name__  # SQLAlchemy's own class may stand between
     user = f" as {db.url.username!r}" if db.url.username else ""
     return LoginRefused(f"database {db.name!r} ({where(db)}) refuses the connection{user} ({kind}); look at {look_at}")
+
+
+def not_in_order(error: InvalidRequestError, what: str) -> RowlockError:
+    """The error for a caller's connection in which SQLAlchemy lets nothing be sent (E2, E4)."""
+    if isinstance(error, PendingRollbackError):
+        return TransactionConflict(
+            f"{what}: the caller's transaction had failed before, so that nothing more can be done in it (E4); roll "
+            f"back, and run the whole transaction again"
+        )
+    return ConnectionTypeError(
+        f"{what}: the caller's session, or the transaction of its `with` block, has ended already (E2); pass one that "
+        f"is open, or none"
+    )
 
 
 def _is_refusal(db: Database, error: DBAPIError) -> bool:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import EnqueueBusy, TransactionConflict
 from rowlock.store.enqueue import acheck_same, check_same
-from rowlock.store.failures import not_migrated, where
+from rowlock.store.failures import not_in_order, not_migrated, where
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -132,3 +132,7 @@ def in_callers_words(db: Database, *, joined: bool = True) -> Generator[None]:
                 f"allows (O2); try again"
             ) from error
         raise
+    except InvalidRequestError as error:
+        if not joined:
+            raise
+        raise not_in_order(error, f"a change of records in {where(db)}") from error
