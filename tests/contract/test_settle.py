@@ -242,6 +242,21 @@ def test_the_verdicts_come_in_the_order_of_the_settlements(jobs: JobTable) -> No
     assert jobs.db.run(settle, JOBS, batch) == [LOST if n % 3 == 0 else SETTLED for n in range(9)][::-1]
 
 
+@pytest.mark.parametrize("number", [7, 8, 9, 24, 25, 100])
+def test_one_kind_in_any_number_settles_what_is_held_and_nothing_else(jobs: JobTable, number: int) -> None:
+    # contract: L1, L6
+    holds = jobs.running(number)
+    assert jobs.db.run(settle, JOBS, [ack(hold) for hold in holds[: number // 2]]) == [SETTLED] * (number // 2)
+    jobs.change(holds[-1].id, token="another's")
+    jobs.change(holds[-2].id, lease=NOON)
+    before = {row.id: row for row in jobs.rows()}
+    rest = holds[number // 2 :]
+    assert jobs.db.run(settle, JOBS, [ack(hold) for hold in rest]) == [SETTLED] * (len(rest) - 2) + [LOST] * 2
+    rows = {row.id: row for row in jobs.rows()}
+    assert [row.state for row in rows.values()] == ["succeeded"] * (number - 2) + ["running"] * 2
+    assert [rows[hold.id] for hold in holds[-2:]] == [before[hold.id] for hold in holds[-2:]]
+
+
 def test_many_are_settled_with_one_statement_of_each_kind(jobs: JobTable) -> None:
     # contract: L6
     holds = jobs.running(150, token="same")

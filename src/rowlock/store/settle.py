@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from rowlock.model.outcome import Settlement, State
+from rowlock.model.outcome import Settlement, State, success
 from rowlock.model.table import QueueShape
 from rowlock.store.dialects.base import Dialect
 from rowlock.store.renew import standing
@@ -62,9 +62,10 @@ def settle_one(
 def _write(
     conn: Connection, db: Database, shape: QueueShape, settlements: Sequence[Settlement], *, wait: bool
 ) -> set[int]:
-    kinds: dict[str, list[Settlement]] = {}
+    kinds: dict[_Kind, list[Settlement]] = {}
     for settlement in settlements:
-        kinds.setdefault(_assignments(db.dialect, shape, _kind(settlement)), []).append(settlement)
+        kind = _SUCCEEDED if settlement.state is State.SUCCEEDED else _kind(settlement)
+        kinds.setdefault(kind, []).append(settlement)
     if len(kinds) > 1 and db.dialect.one_writer:
         with db.transaction(conn):  # one commit for all kinds: commits are the limit there
             return _write_kinds(conn, db, shape, kinds, wait=wait)
@@ -72,10 +73,11 @@ def _write(
 
 
 def _write_kinds(
-    conn: Connection, db: Database, shape: QueueShape, kinds: dict[str, list[Settlement]], *, wait: bool
+    conn: Connection, db: Database, shape: QueueShape, kinds: dict[_Kind, list[Settlement]], *, wait: bool
 ) -> set[int]:
     done: set[int] = set()
-    for assignments, of_kind in kinds.items():
+    for kind, of_kind in kinds.items():
+        assignments = _assignments(db.dialect, shape, kind)
         for start in range(0, len(of_kind), db.dialect.max_batch):
             records = [_values(db, settlement) for settlement in of_kind[start : start + db.dialect.max_batch]]
             done |= db.dialect.fenced_update(conn, db, shape, assignments, records, wait=wait)
@@ -83,6 +85,8 @@ def _write_kinds(
 
 
 def _values(db: Database, settlement: Settlement) -> dict[str, Any]:
+    if settlement.state is State.SUCCEEDED:  # nearly all: nothing else is written of one
+        return {"id": settlement.id, "token": settlement.token}
     at: datetime | None = settlement.at
     return {
         "id": settlement.id,
@@ -118,6 +122,9 @@ def _kind(settlement: Settlement) -> _Kind:
         s.at is not None,
         s.delay_ms is not None,
     )
+
+
+_SUCCEEDED = _kind(success(0, ""))
 
 
 @lru_cache(maxsize=256)

@@ -24,14 +24,15 @@ from rowlock.store.dialects.base import (
     Row,
     Source,
     driver_error,
-    fetch,
-    lease_of,
 )
 from rowlock.store.dialects.sqlite_file import unusable
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
     from rowlock.store.migrations.step import Step
+
+MANY = 8
+"""From so many records on, an update that finds all of them held is cheaper than to ask first which ones are."""
 
 
 class SQLite(Dialect):
@@ -105,69 +106,53 @@ class SQLite(Dialect):
         for n, branch in enumerate(source.branches):
             params |= {f"job{n}": branch.job, f"fingerprint{n}": branch.fingerprint}
         now = db.clock.host_now()
-        rows = fetch(conn, sql.levels(shape, len(source.branches)), params)
+        rows = conn.exec_driver_sql(sql.levels(shape, len(source.branches)), params).all()
         return [Level(n, p, (sql.from_text(head) - now).total_seconds()) for n, p, head in rows if head is not None]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
         with db.transaction(conn):
-            now = db.clock.host_now()
-            rows: list[Any] = []
+            now, nonce = db.clock.host_now(), secrets.token_hex(12)
+            claimed: list[Claimed] = []
             for priority, branches in scan.due_levels(self.levels(conn, db, source)):
-                rows += self._best(conn, source, priority, branches, sql.to_text(now), limit - len(rows))
-                if len(rows) >= limit:
+                claimed += self._best(conn, source, priority, branches, sql.to_text(now), limit - len(claimed), nonce)
+                if len(claimed) >= limit:
                     break
-            return self._take(conn, source, rows, now) if rows else []
+            self._take(conn, source, claimed, now, nonce)
+            return claimed
 
     @staticmethod
-    def _best(conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int) -> list[Any]:
-        per_branch = scan.slice_of(limit, len(branches))
-        found: dict[int, Any] = {}
-        slices: list[list[scan.Candidate]] = []
+    def _best(
+        conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int, nonce: str
+    ) -> list[Claimed]:
+        """The first due records of a priority, as they will be when they are taken."""
+        statement, per_branch = sql.candidates(source.table), scan.slice_of(limit, len(branches))
+        slices: list[list[Claimed]] = []
         for n in branches:
-            branch = source.branches[n]
-            rows = fetch(
-                conn,
-                sql.candidates(source.table),
-                {
-                    "queue": source.queue,
-                    "job": branch.job,
-                    "fingerprint": branch.fingerprint,
-                    "priority": priority,
-                    "rl_now": now,
-                    "limit": per_branch,
-                },
-            )
-            found |= {row[0]: row for row in rows}
-            slices.append([scan.Candidate(row[7], row[0]) for row in rows])
-        return [found[candidate.id] for candidate in scan.merge(slices, per_branch, limit)]
+            job, fingerprint, lease_ms = (branch := source.branches[n]).job, branch.fingerprint, branch.lease_ms
+            rows = conn.exec_driver_sql(statement, (source.queue, job, fingerprint, priority, now, per_branch))
+            slices.append([
+                Claimed(
+                    id_, job, fingerprint, payload, None if key is None else key.decode("utf-8", "replace"),
+                    source.queue, priority, run_at, attempt + 1, most, timeout_ms, headers, f"{nonce}{id_:x}", lease_ms,
+                )
+                for id_, run_at, payload, key, attempt, most, timeout_ms, headers in rows
+            ])  # fmt: skip
+        if len(slices) == 1:
+            return slices[0]
+        found = {record.id: record for records in slices for record in records}
+        in_order = [[scan.Candidate(record.run_at, record.id) for record in records] for records in slices]
+        return [found[candidate.id] for candidate in scan.merge(in_order, per_branch, limit)]
 
     @staticmethod
-    def _take(conn: Connection, source: Source, rows: list[Any], now: datetime) -> list[Claimed]:
-        leases, nonce = lease_of(source), secrets.token_hex(12)
+    def _take(conn: Connection, source: Source, claimed: list[Claimed], now: datetime, nonce: str) -> None:
         by_lease: dict[int, list[int]] = {}
-        for row in rows:
-            by_lease.setdefault(leases[row[1]], []).append(row[0])
-        claimed_at = sql.to_text(now)
+        for record in claimed:
+            by_lease.setdefault(record.lease_ms, []).append(record.id)
         for lease_ms, ids in by_lease.items():
             # One statement, its tokens computed there: each row that goes through Python costs a turn of the GIL.
-            conn.exec_driver_sql(
-                sql.take(source.table, ids),
-                (nonce, sql.to_text(now + timedelta(milliseconds=lease_ms)), source.claimed_by, claimed_at),
-            )
-        return [
-            Claimed._make(
-                (
-                    *row[:4],
-                    None if row[4] is None else row[4].decode("utf-8", "replace"),
-                    *row[5:8],
-                    row[8] + 1,
-                    *row[9:12],
-                    f"{nonce}{row[0]:x}",
-                    leases[row[1]],
-                )
-            )
-            for row in rows
-        ]
+            statement, params = sql.take(source.table, ids)
+            lease = sql.to_text(now + timedelta(milliseconds=lease_ms))
+            conn.exec_driver_sql(statement, (nonce, lease, source.claimed_by, sql.to_text(now), *params))
 
     def fenced_update(
         self,
@@ -181,22 +166,42 @@ class SQLite(Dialect):
     ) -> set[int]:
         with db.transaction(conn):
             now = db.now_params()["rl_now"]
-            held = self._held(conn, shape, records, now)
-            own = [dict(record) | {"rl_now": now} for record in records if record["id"] in held]
-            if not own:
-                return held
             names = [name for name in PARAMETERS if f"{{{name}}}" in assignments]
-            if all(record[name] == own[0][name] for record in own[1:] for name in names):
-                conn.exec_driver_sql(sql.fenced(shape, assignments, own), own[0] | sql.tokens(own))
-            else:
-                conn.exec_driver_sql(sql.fenced_each(shape, assignments), own)
-            return held
+            first = records[0]
+            same = all(record[name] == first[name] for record in records[1:] for name in names)
+            if same and len(records) >= MANY and self._all_at_once(conn, shape, assignments, records, now):
+                return {record["id"] for record in records}
+            return self._those_held(conn, shape, assignments, records, now, same=same)
 
     @staticmethod
-    def _held(conn: Connection, shape: QueueShape, records: Sequence[Mapping[str, Any]], now: str) -> set[int]:
-        statement = sql.holding(shape, records)
-        ids = conn.exec_driver_sql(statement, {"rl_now": now} | sql.tokens(records)).scalar_one()
-        return set() if ids is None else set(map(int, ids.split(",")))
+    def _all_at_once(
+        conn: Connection, shape: QueueShape, assignments: str, records: Sequence[Mapping[str, Any]], now: str
+    ) -> bool:
+        """The update without asking first who is held; False if somebody is not, and then nothing was changed."""
+        conn.exec_driver_sql("SAVEPOINT rowlock_all")
+        all_held = conn.exec_driver_sql(*sql.fenced(shape, assignments, records, now)).rowcount == len(records)
+        if not all_held:
+            conn.exec_driver_sql("ROLLBACK TO rowlock_all")
+        conn.exec_driver_sql("RELEASE rowlock_all")
+        return all_held
+
+    @staticmethod
+    def _those_held(
+        conn: Connection, shape: QueueShape, assignments: str, records: Sequence[Mapping[str, Any]], now: str, *,
+        same: bool,
+    ) -> set[int]:  # fmt: skip
+        ids = conn.exec_driver_sql(*sql.holding(shape, records, now)).scalar_one()
+        held = set[int]() if ids is None else set(map(int, ids.split(",")))
+        own = [record for record in records if record["id"] in held]
+        if not own:
+            return held
+        if same:
+            conn.exec_driver_sql(*sql.fenced(shape, assignments, own, now))
+        else:
+            conn.exec_driver_sql(
+                sql.fenced_each(shape, assignments), [dict(record) | {"rl_now": now} for record in own]
+            )
+        return held
 
     def quoted(self, name: str) -> str:
         return sql.quoted(name)

@@ -8,10 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import text
-
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS
 
 BLOBS = frozenset({"payload", "headers", "key"})
 """Fetched as bytes: one byte that is not UTF-8 must fail one record, not the fetch (W5)."""
@@ -36,7 +33,7 @@ def quoted(name: str) -> str:
 
 
 @lru_cache(maxsize=32)
-def levels(shape: QueueShape, branches: int) -> Any:
+def levels(shape: QueueShape, branches: int) -> str:
     """Each branch's priorities with pending rows, found by skipping, and the earliest run_at of each."""
     c = shape.column
     table, priority, run_at = quoted(shape.table), quoted(c("priority")), quoted(c("run_at"))
@@ -48,7 +45,7 @@ def levels(shape: QueueShape, branches: int) -> Any:
             f"AND t.{quoted(c('job'))} = {branch}.job AND t.{quoted(c('fingerprint'))} = {branch}.fingerprint"
         )
 
-    return text(f"""
+    return f"""
 WITH RECURSIVE branch(n, job, fingerprint) AS (VALUES {values}),
 level(n, job, fingerprint, priority) AS (
   SELECT b.n, b.job, b.fingerprint,
@@ -62,64 +59,94 @@ level(n, job, fingerprint, priority) AS (
 SELECT l.n, l.priority,
        (SELECT t.{run_at} FROM {table} t WHERE {waiting("l")} AND t.{priority} = l.priority
          ORDER BY t.{run_at} LIMIT 1) AS head
-  FROM level l WHERE l.priority IS NOT NULL""")
+  FROM level l WHERE l.priority IS NOT NULL"""
 
 
 @lru_cache(maxsize=32)
-def candidates(shape: QueueShape) -> Any:
-    """The due rows of one branch and priority, whole: one index range, in order, no sorting."""
+def candidates(shape: QueueShape) -> str:
+    """The due rows of one branch and priority: one index range, in order, no sorting.
+
+    Of what a claim hands out only that which its condition does not say already.
+    """
     c = shape.column
     columns = ", ".join(
-        f"CAST({quoted(c(role))} AS BLOB)" if role in BLOBS else quoted(c(role)) for role in CLAIMED_COLUMNS
+        f"CAST({quoted(c(role))} AS BLOB)" if role in BLOBS else quoted(c(role))
+        for role in ("id", "run_at", "payload", "key", "attempt", "max_attempts", "timeout_ms", "headers")
     )
-    return text(
+    return (
         f"SELECT {columns} FROM {quoted(shape.table)} WHERE {quoted(c('state'))} = 'pending'"
-        f" AND {quoted(c('group'))} = :queue AND {quoted(c('job'))} = :job"
-        f" AND {quoted(c('fingerprint'))} = :fingerprint"
-        f" AND {quoted(c('priority'))} = :priority AND {quoted(c('run_at'))} <= :rl_now"
+        f" AND {quoted(c('group'))} = ? AND {quoted(c('job'))} = ? AND {quoted(c('fingerprint'))} = ?"
+        f" AND {quoted(c('priority'))} = ? AND {quoted(c('run_at'))} <= ?"
         f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))}"
-        f" ORDER BY {quoted(c('run_at'))}, {quoted(c('id'))} LIMIT :limit"
+        f" ORDER BY {quoted(c('run_at'))}, {quoted(c('id'))} LIMIT ?"
     )
 
 
-def take(shape: QueueShape, ids: Sequence[int]) -> str:
-    """Makes due rows running. A row's token is the claim's nonce and its id."""
+def places(count: int) -> int:
+    """So many places a statement has for `count` values; the rest are NULL.
+
+    A statement that has the same text again is not compiled again, and to compile an update of the job table, with its
+    checks and partial indexes, costs as much as to run it on twenty rows.
+    """
+    room = 1 << (count - 1).bit_length()
+    return room if count > room * 3 // 4 else room * 3 // 4
+
+
+def take(shape: QueueShape, ids: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
+    """Makes due rows running: the statement, and the parameters behind nonce, lease, claimed_by and claimed_at."""
+    room = places(len(ids))
+    return _take(shape, room), (*ids, *[None] * (room - len(ids)))
+
+
+@lru_cache(maxsize=64)
+def _take(shape: QueueShape, room: int) -> str:
+    """A row's token is the claim's nonce and its id."""
     c = shape.column
     return (
         f"UPDATE {quoted(shape.table)} SET {quoted(c('state'))} = 'running',"
         f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1,"
         f" {quoted(c('token'))} = ? || printf('%x', {quoted(c('id'))}), {quoted(c('lease'))} = ?,"
         f" {quoted(c('claimed_by'))} = ?, {quoted(c('claimed_at'))} = ?"
-        f" WHERE {quoted(c('id'))} IN ({','.join(map(str, ids))})"
+        f" WHERE {quoted(c('id'))} IN ({','.join('?' * room)})"
     )
 
 
-def tokens(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The parameters of `_owned`."""
-    return {f"token{n}": record["token"] for n, record in enumerate(records)}
-
-
-def _owned(shape: QueueShape, records: Sequence[Mapping[str, Any]]) -> str:
+@lru_cache(maxsize=64)
+def _owned(shape: QueueShape, room: int) -> str:
     """The condition that a row is held by its pair of id and token, with an unexpired lease (L1)."""
     c = shape.column
-    ids = ",".join(str(record["id"]) for record in records)
-    pairs = ",".join(f"({record['id']},:token{n})" for n, record in enumerate(records))
     return (
-        f"{quoted(c('id'))} IN ({ids}) AND ({quoted(c('id'))}, {quoted(c('token'))}) IN (VALUES {pairs})"
-        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
+        f"{quoted(c('id'))} IN ({','.join('?' * room)})"
+        f" AND ({quoted(c('id'))}, {quoted(c('token'))}) IN (VALUES {','.join(['(?,?)'] * room)})"
+        f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > ?"
     )
 
 
-def holding(shape: QueueShape, records: Sequence[Mapping[str, Any]]) -> str:
+def _owners(records: Sequence[Mapping[str, Any]], room: int, now: str) -> list[Any]:
+    """The parameters of `_owned`."""
+    none = [None] * (room - len(records))
+    values: list[Any] = [record["id"] for record in records] + none
+    for record in records:
+        values += (record["id"], record["token"])
+    return [*values, *none, *none, now]
+
+
+def holding(shape: QueueShape, records: Sequence[Mapping[str, Any]], now: str) -> tuple[str, tuple[Any, ...]]:
     """The ids that are held, in one value: a row each would cost a turn of the GIL each."""
-    return (
-        f"SELECT group_concat({quoted(shape.column('id'))}) FROM {quoted(shape.table)} WHERE {_owned(shape, records)}"
-    )
+    room = places(len(records))
+    ids = f"SELECT group_concat({quoted(shape.column('id'))}) FROM {quoted(shape.table)}"
+    return f"{ids} WHERE {_owned(shape, room)}", tuple(_owners(records, room, now))
 
 
-def fenced(shape: QueueShape, assignments: str, records: Sequence[Mapping[str, Any]]) -> str:
+def fenced(
+    shape: QueueShape, assignments: str, records: Sequence[Mapping[str, Any]], now: str
+) -> tuple[str, tuple[Any, ...]]:
     """The update of records whose values are all the same."""
-    return f"UPDATE {quoted(shape.table)} AS t SET {_changes(assignments)} WHERE {_owned(shape, records)}"
+    room = places(len(records))
+    changes, names = _marked(assignments)
+    values = [now if name == "now" else records[0][name] for name in names]
+    statement = f"UPDATE {quoted(shape.table)} AS t SET {changes} WHERE {_owned(shape, room)}"
+    return statement, (*values, *_owners(records, room, now))
 
 
 def fenced_each(shape: QueueShape, assignments: str) -> str:
@@ -129,6 +156,12 @@ def fenced_each(shape: QueueShape, assignments: str) -> str:
         f"UPDATE {quoted(shape.table)} AS t SET {_changes(assignments)} WHERE {quoted(c('id'))} = :id"
         f" AND {quoted(c('token'))} = :token AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > :rl_now"
     )
+
+
+@lru_cache(maxsize=64)
+def _marked(assignments: str) -> tuple[str, tuple[str, ...]]:
+    """The assignments with a mark for each value, and the values' names in the order of the marks."""
+    return re.sub(r"\{\w+\}", "?", assignments), tuple(re.findall(r"\{(\w+)\}", assignments))
 
 
 @lru_cache(maxsize=64)

@@ -59,7 +59,8 @@ CREATE TABLE rowlock_job (
     " WHERE state NOT IN ('pending', 'running')",
 }
 
-_SANE_TEXTS = "\n    AND ".join(map(instant, _TIMES))
+# One condition for each column: SQLite judges those of the columns that an update changes, and no others.
+_SANE_TEXTS = ",\n  ".join(f"CONSTRAINT rowlock_job_times_{column} CHECK {instant(column)}" for column in _TIMES)
 
 SQLITE = {
     "rowlock_job": f"""
@@ -89,8 +90,7 @@ CREATE TABLE rowlock_job (
   handed_back integer NOT NULL DEFAULT 0,
   CONSTRAINT rowlock_job_state CHECK (state IN {_STATES}),
   CONSTRAINT rowlock_job_lease CHECK (state <> 'running' OR lease IS NOT NULL),
-  CONSTRAINT rowlock_job_times CHECK (
-    {_SANE_TEXTS})
+  {_SANE_TEXTS}
 )""",
     "rowlock_job_due": POSTGRESQL["rowlock_job_due"],
     "rowlock_job_expired": POSTGRESQL["rowlock_job_expired"],
