@@ -59,13 +59,17 @@ if TYPE_CHECKING:
     from rowlock.model.settings import Settings
     from rowlock.model.table import Lease
     from rowlock.runtime.events import Event
+    from rowlock.store.audit import Action, AuditEntry, AuditPage
+    from rowlock.store.change import Done
     from rowlock.store.explain import Explanation, Reason
     from rowlock.store.records import Count, Page, Record
-    from rowlock.store.release import Done
 
 __all__ = [
     "Ack",
+    "Action",
     "App",
+    "AuditEntry",
+    "AuditPage",
     "Backoff",
     "Category",
     "ConnectionTypeError",
@@ -134,7 +138,10 @@ __all__ = [
 
 _HOMES = {
     "Ack": "rowlock.model.outcome",
+    "Action": "rowlock.store.audit",
     "App": "rowlock.app",
+    "AuditEntry": "rowlock.store.audit",
+    "AuditPage": "rowlock.store.audit",
     "Backoff": "rowlock.model.backoff",
     "Category": "rowlock.model.outcome",
     "ConnectionTypeError": "rowlock.errors",
@@ -151,7 +158,7 @@ _HOMES = {
     "DeclarationTypeError": "rowlock.errors",
     "DeclareOptions": "rowlock.model.policy",
     "DirectCall": "rowlock.errors",
-    "Done": "rowlock.store.release",
+    "Done": "rowlock.store.change",
     "Drop": "rowlock.model.outcome",
     "EncodeError": "rowlock.errors",
     "EncodeTypeError": "rowlock.errors",

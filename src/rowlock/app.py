@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Never, Unpack, overload
 
 from rowlock import findings
+from rowlock.auditing import Audit
 from rowlock.binding import Async, Binding, Sync, async_connection, sync_connection
 from rowlock.collecting import groups_of
 from rowlock.databases import Configured, Target
@@ -25,7 +26,8 @@ from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.model.settings import Settings
 from rowlock.model.site import caller, site_of
 from rowlock.model.table import Lease
-from rowlock.operations import DeclaredQueue, Queues, Records
+from rowlock.operations import Records
+from rowlock.queues import DeclaredQueue, Queues
 from rowlock.runtime import serve
 from rowlock.runtime.events import Event, Events
 from rowlock.store import enqueue, migrations
@@ -59,6 +61,7 @@ class App(HookDecorators):
         self._lock = threading.Lock()
         self._under_test = False
         self.records = Records(self._configured.one, self)
+        self.audit = Audit(self._configured.one)
         self._own = Jobs()
         self.include(self._own, *groups_of(include))
 

@@ -1,72 +1,33 @@
-"""What operators ask of an application: `app.records` and `app.queues` (O1, O3, H4)."""
+"""What operators ask of an application's records: `app.records` (O1, O2, O3, H4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TypedDict, Unpack
+from collections.abc import Callable
+from typing import Unpack
 
 from rowlock.binding import Async, Sync, async_connection, sync_connection
-from rowlock.errors import FilterError, FilterTypeError
-from rowlock.model.durations import MAX_DELAY
-from rowlock.model.limits import Refusals, check_int, check_span, shown
-from rowlock.model.outcome import State
+from rowlock.errors import FilterError
+from rowlock.filters import (
+    OperationFilter,
+    RecordFilter,
+    checked_after,
+    checked_by,
+    checked_filter,
+    checked_id,
+    checked_limit,
+    checked_most,
+)
+from rowlock.model.limits import shown
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import known_of
-from rowlock.store import operate, records
+from rowlock.store import change, operate, records
+from rowlock.store.change import Change, Done
 from rowlock.store.database import Database
 from rowlock.store.explain import Explanation, explain
 from rowlock.store.operate import Operation
 from rowlock.store.records import Count, Filter, Page, Record
-from rowlock.store.release import Done, release_all, release_one
-
-_REFUSE = Refusals(FilterError, FilterTypeError)
-LIMIT_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredQueue:
-    """What `app.queue(…)` said of a queue; `workers` is None if the settings say."""
-
-    workers: int | None
-
-
-class Queues(Mapping[str, DeclaredQueue]):
-    """The queues that `app.queue(…)` declared, by name."""
-
-    def __init__(self) -> None:
-        self._declared: dict[str, DeclaredQueue] = {}
-
-    def __getitem__(self, name: str) -> DeclaredQueue:
-        return self._declared[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._declared)
-
-    def __len__(self) -> int:
-        return len(self._declared)
-
-    def declare(self, name: str, queue: DeclaredQueue) -> None:
-        """Add one, or say something else of one."""
-        self._declared[name] = queue
-
-
-class OperationFilter(TypedDict, total=False):
-    """Which records an operation takes: every given argument must match (O2, O3)."""
-
-    job: str | None
-    queue: str | None
-    category: str | None
-    key: str | None
-    older_than: timedelta | float | None
-    """The least age since creation, a timedelta or seconds."""
-
-
-class RecordFilter(OperationFilter, total=False):
-    """Which records: every given argument must match (O1)."""
-
-    state: State | str | None
+from rowlock.store.release import Release
+from rowlock.store.replay import Purge, Replay
 
 
 class Records:
@@ -82,19 +43,19 @@ class Records:
 
     def get(self, id: int, *, database: str | None = None) -> Record:
         """One record, without its payload. Raises NotFound."""
-        return self._database(database).run(records.get, _id(id))
+        return self._database(database).run(records.get, checked_id(id))
 
     async def aget(self, id: int, *, database: str | None = None) -> Record:
         """`get` from a coroutine."""
-        return await self._database(database).aread(records.get, _id(id))
+        return await self._database(database).aread(records.get, checked_id(id))
 
     def payload(self, id: int, *, database: str | None = None) -> bytes:
         """One record's stored payload as it is, for those who may see it. Raises NotFound."""
-        return self._database(database).run(records.payload, _id(id))
+        return self._database(database).run(records.payload, checked_id(id))
 
     async def apayload(self, id: int, *, database: str | None = None) -> bytes:
         """`payload` from a coroutine."""
-        return await self._database(database).aread(records.payload, _id(id))
+        return await self._database(database).aread(records.payload, checked_id(id))
 
     def list(
         self,
@@ -109,7 +70,9 @@ class Records:
         `limit` 1..1,000; `after` the `next` of the page before; the others are those of `RecordFilter`. Answers a page:
         `.items`, and `.next`, None on the last one. Raises FilterError.
         """
-        return self._database(database).run(records.list_, _filter(**wanted), limit=_limit(limit), after=_after(after))
+        return self._database(database).run(
+            records.list_, checked_filter(**wanted), limit=checked_limit(limit), after=checked_after(after)
+        )
 
     async def alist(
         self,
@@ -121,7 +84,9 @@ class Records:
     ) -> Page:
         """`list` from a coroutine."""
         db = self._database(database)
-        return await db.aread(records.list_, _filter(**wanted), limit=_limit(limit), after=_after(after))
+        return await db.aread(
+            records.list_, checked_filter(**wanted), limit=checked_limit(limit), after=checked_after(after)
+        )
 
     # `list` is a method by now, hence the other way to write the type.
     def counts(self, *, database: str | None = None) -> tuple[Count, ...]:
@@ -135,102 +100,160 @@ class Records:
     def explain(self, id: int, *, database: str | None = None) -> Explanation:
         """Why a record is not running, or what became of it: a fixed word, a sentence, facts (H4). Raises NotFound."""
         db = self._database(database)
-        return db.run(explain, _id(id), known_of(self._program, db), self._program.settings.job.unknown_ms)
+        return db.run(explain, checked_id(id), known_of(self._program, db), self._program.settings.job.unknown_ms)
 
     async def aexplain(self, id: int, *, database: str | None = None) -> Explanation:
         """`explain` from a coroutine."""
         db = self._database(database)
-        return await db.aread(explain, _id(id), known_of(self._program, db), self._program.settings.job.unknown_ms)
+        return await db.aread(
+            explain, checked_id(id), known_of(self._program, db), self._program.settings.job.unknown_ms
+        )
 
     def release(
         self,
         id: int | None = None,
         *,
+        limit: int | None = None,
         dry_run: bool = False,
+        by: str | None = None,
         connection: Sync | None = None,
         database: str | None = None,
         **wanted: Unpack[OperationFilter],
     ) -> Done:
         """Give blocked records that this program can run (again) back: pending, due now, no attempt spent (O3).
 
-        One by its `id`, or all that match every filter (none given: all), 200 in one transaction; those that somebody
-        else has locked are passed over. They keep id, key and attempt. Answers `Done(count, conflicts)`; a conflict is
-        a record whose key an active one has by now. `dry_run` changes nothing. Raises FilterError; with an `id`
-        NotFound, InvalidState, and KeyTaken or EnqueueBusy for its key; with a `connection` what an enqueue raises.
+        One by its `id`, or those that match every filter (none given: all), oldest first, at most `limit`, 200 in one
+        transaction; those that somebody else has locked are passed over. They keep id, key and attempt. Answers
+        `Done(count, conflicts)`; a conflict is a record whose key an active one has by now. `dry_run` changes nothing;
+        `by` who does it, for the audit table (O6). Raises FilterError; with an `id` NotFound, InvalidState, and
+        KeyTaken or EnqueueBusy for its key; with a `connection` what an enqueue raises.
         """
         db = self._database(database)
-        caller = None if connection is None else sync_connection(connection, who="records.release")
-        return operate.run(db, self._releasing(db, id, dry_run, wanted), caller)
+        return self._run(db, self._releasing(db, id, limit, dry_run, by, wanted), connection, "release")
 
     async def arelease(
         self,
         id: int | None = None,
         *,
+        limit: int | None = None,
         dry_run: bool = False,
+        by: str | None = None,
         connection: Async | None = None,
         database: str | None = None,
         **wanted: Unpack[OperationFilter],
     ) -> Done:
         """`release` from a coroutine."""
         db = self._database(database)
-        caller = None if connection is None else await async_connection(connection, who="records.arelease")
-        return await operate.arun(db, self._releasing(db, id, dry_run, wanted), caller)
+        return await self._arun(db, self._releasing(db, id, limit, dry_run, by, wanted), connection, "arelease")
 
-    def _releasing(self, db: Database, id: int | None, dry_run: bool, wanted: OperationFilter) -> Operation[Done]:
-        filter = _filter(**wanted)
-        program = known_of(self._program, db)
-        if id is None:
-            return release_all(db, program, filter, dry_run=dry_run)
-        if filter != Filter():
-            raise FilterError(f"an id ({shown(id)}) and filters are given (O3); give one or the other")
-        return release_one(db, program, _id(id), dry_run=dry_run)
+    def replay(
+        self,
+        id: int | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        connection: Sync | None = None,
+        database: str | None = None,
+        **wanted: Unpack[RecordFilter],
+    ) -> Done:
+        """Try dead and blocked records anew: pending, attempt 0, due now (O2).
+
+        They keep id, key, queue, priority, limits, headers and creation, and show their last failure until they end
+        again. One by its `id`, or those that match every filter, of which at least one is given; otherwise as
+        `release`. Of a blocked record nothing is looked at: whether it can run now is the caller's to know. Raises what
+        `release` does; InvalidState also for a `state` that is neither dead nor blocked.
+        """
+        db = self._database(database)
+        return self._run(db, self._replaying(db, id, limit, dry_run, by, wanted), connection, "replay")
+
+    async def areplay(
+        self,
+        id: int | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        connection: Async | None = None,
+        database: str | None = None,
+        **wanted: Unpack[RecordFilter],
+    ) -> Done:
+        """`replay` from a coroutine."""
+        db = self._database(database)
+        return await self._arun(db, self._replaying(db, id, limit, dry_run, by, wanted), connection, "areplay")
+
+    def purge(
+        self,
+        id: int | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        connection: Sync | None = None,
+        database: str | None = None,
+        **wanted: Unpack[RecordFilter],
+    ) -> Done:
+        """Delete dead and blocked records (O2). Arguments, answer and errors as of `replay`; there are no conflicts."""
+        db = self._database(database)
+        return self._run(db, self._purging(db, id, limit, dry_run, by, wanted), connection, "purge")
+
+    async def apurge(
+        self,
+        id: int | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        connection: Async | None = None,
+        database: str | None = None,
+        **wanted: Unpack[RecordFilter],
+    ) -> Done:
+        """`purge` from a coroutine."""
+        db = self._database(database)
+        return await self._arun(db, self._purging(db, id, limit, dry_run, by, wanted), connection, "apurge")
+
+    # --- one code path ------------------------------------------------------------------------------------
+
+    def _releasing(
+        self, db: Database, id: int | None, limit: int | None, dry_run: bool, by: str | None, wanted: OperationFilter
+    ) -> Operation[Done]:
+        filter = checked_filter(**wanted)
+        return _changing(Release(db, known_of(self._program, db)), id, filter, limit, dry_run, by)
+
+    def _replaying(
+        self, db: Database, id: int | None, limit: int | None, dry_run: bool, by: str | None, wanted: RecordFilter
+    ) -> Operation[Done]:
+        filter = checked_filter(**wanted)
+        _refuse_all(id, filter, "replay")
+        return _changing(Replay(db, known_of(self._program, db)), id, filter, limit, dry_run, by)
+
+    def _purging(
+        self, db: Database, id: int | None, limit: int | None, dry_run: bool, by: str | None, wanted: RecordFilter
+    ) -> Operation[Done]:
+        filter = checked_filter(**wanted)
+        _refuse_all(id, filter, "purge")
+        return _changing(Purge(db), id, filter, limit, dry_run, by)
+
+    def _run(self, db: Database, operation: Operation[Done], connection: Sync | None, what: str) -> Done:
+        caller = None if connection is None else sync_connection(connection, who=f"records.{what}")
+        return operate.run(db, operation, caller)
+
+    async def _arun(self, db: Database, operation: Operation[Done], connection: Async | None, what: str) -> Done:
+        caller = None if connection is None else await async_connection(connection, who=f"records.{what}")
+        return await operate.arun(db, operation, caller)
 
 
-def _filter(
-    *,
-    state: State | str | None = None,
-    job: str | None = None,
-    queue: str | None = None,
-    category: str | None = None,
-    key: str | None = None,
-    older_than: timedelta | float | None = None,
-) -> Filter:
-    for name, value in (("state", state), ("job", job), ("queue", queue), ("category", category), ("key", key)):
-        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers need not be typed
-            raise FilterTypeError(f"{name} is {shown(value)}, not a str (O1); give the text to look for")
-        if value is not None and ("\0" in value or not _is_utf8(value)):  # one rule on every database
-            raise FilterError(
-                f"{name} is {shown(value)}, with a NUL or a lone surrogate in it (O1); no record has such"
-            )
-    if state is not None and state not in tuple(State):
-        raise FilterError(f"state is {shown(state)} (S3); the states are {', '.join(State)}")
-    age = None
-    if older_than is not None:
-        age = check_span(older_than, what="older_than", low=timedelta(0), high=MAX_DELAY, rule="O1", refuse=_REFUSE)
-    return Filter(
-        state=None if state is None else State(state), job=job, queue=queue, category=category, key=key, older_than=age
-    )
+def _refuse_all(id: int | None, filter: Filter, what: str) -> None:
+    if id is None and filter == Filter():  # an id that is None by mistake must not stand for all of them
+        raise FilterError(f"{what} is given neither an id nor a filter (O2); for all dead records say state='dead'")
 
 
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _after(after: int | None) -> int | None:
-    return (
-        None if after is None else check_int(after, what="after", low=0, high=records.MAX_ID, rule="O1", refuse=_REFUSE)
-    )
-
-
-def _id(id: int) -> int:
-    if type(id) is not int:
-        raise FilterTypeError(f"id is {shown(id)}, not an int (O1); give the id that an enqueue answered")
-    return id
-
-
-def _limit(limit: int) -> int:
-    return check_int(limit, what="limit", low=1, high=LIMIT_MAX, rule="O1", refuse=_REFUSE)
+def _changing(
+    wanted: Change, id: int | None, filter: Filter, limit: int | None, dry_run: bool, by: str | None
+) -> Operation[Done]:
+    by, limit = checked_by(by), checked_most(limit)
+    if id is None:
+        return change.many(wanted, filter, limit=limit, dry_run=dry_run, by=by)
+    if filter != Filter() or limit is not None:
+        raise FilterError(f"an id ({shown(id)}) and filters or a limit are given (O2); give one or the other")
+    return change.one(wanted, checked_id(id), dry_run=dry_run, by=by)

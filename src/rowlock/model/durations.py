@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 
 from rowlock.errors import DeclarationError, DeclarationTypeError
@@ -44,6 +45,20 @@ def duration(
     if low.total_seconds() <= value <= high.total_seconds():
         return timedelta(seconds=value)
     raise error(f"{what}={_number(value)} s is out of bounds: it must be {show(low)} to {show(high)}")
+
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_SPAN = re.compile(r"(\d{1,12})\s*([smhdwy]?)", re.ASCII)
+SPANS = "a whole number and s, m, h, d, w or y, as 12h"
+
+
+def parsed(text: str) -> timedelta | None:
+    """`90`, `90s`, `15m`, `12h`, `7d`, `2w` or `1y` as a duration; None if it is none."""
+    found = _SPAN.fullmatch(text.strip())
+    try:
+        return timedelta(seconds=int(found[1]) * _UNITS[found[2]]) if found else None
+    except OverflowError:
+        return None
 
 
 def show(span: timedelta) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Row, case, func, select
+from sqlalchemy import ColumnElement, Row, Select, case, func, literal_column, select
 from sqlalchemy.engine import Connection
 
 from rowlock.errors import NotFound
@@ -125,17 +125,30 @@ def counts(conn: Connection, db: Database) -> list[Count]:
     return [Count(queue, State(state), int(count), int(future)) for queue, state, count, future in rows]
 
 
+def in_state(chosen: Select[Any], db: Database, state: State) -> Select[Any]:
+    """The query, for records in one state."""
+    return chosen.where(_is_in(state))
+
+
+def _is_in(state: State) -> ColumnElement[bool]:
+    """The state is written out: a bound one hides the partial indexes."""
+    return schema.job.c.state == literal_column(f"'{state.value}'")
+
+
 def conditions(conn: Connection, db: Database, filter: Filter) -> list[ColumnElement[bool]]:
     """What a filter asks of a record."""
     c = schema.job.c
     equal = {
-        c.state: filter.state,
         c.job: filter.job,
         c.queue: filter.queue,
         c.error_category: filter.category,
         c.key: filter.key,
     }
-    wanted: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
+    wanted: list[ColumnElement[bool]] = [
+        column == db.dialect.as_text(value) for column, value in equal.items() if value is not None
+    ]
+    if filter.state is not None:
+        wanted.append(_is_in(filter.state))
     if filter.older_than is not None:
         wanted.append(c.created_at <= database_now(conn, db) - filter.older_than)
     return wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
@@ -28,10 +28,20 @@ UNSEEN = 0
 """A holder that is there and can not be seen: the transaction that makes it has not ended."""
 
 _BACK = (
-    "UPDATE rowlock_job SET state = 'pending', run_at = {now}, finished_at = NULL, lease = NULL,"
-    " error_category = NULL, error_class = NULL, error_summary = NULL"
+    "UPDATE rowlock_job SET state = 'pending', run_at = {now}, finished_at = NULL, lease = NULL, {more}"
     " WHERE id {ids} AND state IN ('blocked', 'dead')"
 )
+
+
+class Batch(NamedTuple):
+    """What became of some records."""
+
+    ids: list[int]
+    """Those that were changed."""
+    conflicts: dict[int, int]
+    """Those that were not, each with the record that holds its key."""
+    keys: Holders
+    """The keys of `ids`."""
 
 
 def held_outside(db: Database, rows: Sequence[Row]) -> Operation[Holders]:
@@ -53,27 +63,25 @@ def _look(db: Database, names: Sequence[str], keys: Sequence[str], *, outside: b
 
 
 class Revival:
-    """One batch. `ids` were made pending, due now; `conflicts` were not, each with the record that holds its key."""
+    """Some records become pending, due now, but for those whose keys are taken. `more` is what else is set."""
 
-    def __init__(self, db: Database, held: Holders, *, dry_run: bool) -> None:
-        self.ids: list[int] = []
-        self.conflicts: dict[int, int] = {}
-        self.keys: Holders = {}
-        """The keys of `ids`."""
+    def __init__(self, db: Database, more: str, held: Holders, *, dry_run: bool) -> None:
         self._db = db
+        self._more = more
         self._held = held
         self._dry_run = dry_run
+        self._made = Batch([], {}, {})
 
-    def run(self, conn: Connection, rows: Sequence[Row]) -> None:
-        """`rows` are locked by this transaction, and may be made pending but for their keys. Again after a conflict."""
-        self.ids, self.conflicts, self.keys = [], {}, {}
+    def run(self, conn: Connection, rows: Sequence[Row]) -> Batch:
+        """`rows` are locked by this transaction, and may be made pending but for their keys."""
         free = self._free(conn, rows)
+        made = self._made
         if self._dry_run or not free or self._update(conn, free):
-            self.ids = [row[0] for row in free]
+            made.ids.extend(row[0] for row in free)
         else:
             for row in free:
                 self._singly(conn, row)
-        self.keys = {key: id_ for key, id_ in self.keys.items() if id_ in set(self.ids)}
+        return made._replace(keys={key: id_ for key, id_ in made.keys.items() if id_ in set(made.ids)})
 
     def _free(self, conn: Connection, rows: Sequence[Row]) -> list[Row]:
         held = dict(self._held)
@@ -87,24 +95,25 @@ class Revival:
             if key is None:
                 free.append(row)
             elif (holder := held.setdefault(key, row[0])) == row[0]:  # of several with one key, the oldest
-                self.keys[key] = row[0]
+                self._made.keys[key] = row[0]
                 free.append(row)
             else:
-                self.conflicts[row[0]] = holder
+                self._made.conflicts[row[0]] = holder
         return free
 
     def _singly(self, conn: Connection, row: Row) -> None:
         if self._update(conn, [row]):
-            self.ids.append(row[0])
+            self._made.ids.append(row[0])
             return
         assert row[2] is not None
         found = self._db.dialect.find_active(conn, row[1], [row[2]])
-        self.conflicts[row[0]] = found[0][1] if found else UNSEEN
+        self._made.conflicts[row[0]] = found[0][1] if found else UNSEEN
 
     def _update(self, conn: Connection, rows: Sequence[Row]) -> bool:
         """False: the key of one of them is taken after all, or is just being taken; nothing was changed."""
         dialect = self._db.dialect
-        statement = _BACK.format(now=dialect.callers_now(self._db), ids=dialect.in_ids([row[0] for row in rows]))
+        ids = dialect.in_ids([row[0] for row in rows])
+        statement = _BACK.format(now=dialect.callers_now(self._db), ids=ids, more=self._more)
         try:
             with _savepoint(conn, self._db):
                 conn.execute(text(statement), self._db.now_params())

@@ -54,3 +54,21 @@ program = Table(
     Column("fingerprint", String(64), nullable=False),
     Column("announced_at", Instant, nullable=False),
 )
+
+audit = Table(
+    "rowlock_audit",
+    metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("by", String(255)),
+)
+
+pause = Table(
+    "rowlock_pause",
+    metadata,
+    Column("queue", String(128), primary_key=True),
+    Column("paused_at", Instant, nullable=False),
+)

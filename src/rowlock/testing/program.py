@@ -9,7 +9,7 @@ from rowlock.hooks import Hooks
 from rowlock.model.context import Context
 from rowlock.model.job import Job
 from rowlock.model.settings import Settings
-from rowlock.operations import Queues
+from rowlock.queues import Queues
 from rowlock.store.database import Database
 from rowlock.testing import routing
 from rowlock.testing.work import AtWork

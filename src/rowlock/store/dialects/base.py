@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Executable, text
+from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.values import Branch, Claimed, Hold, Inserted, Level, Row, Source
@@ -132,6 +132,11 @@ class Dialect(ABC):
         """The condition for pending records without attempts left, in the words that its index needs (C5)."""
         state, attempt, most = (self.quoted(shape.column(role)) for role in ("state", "attempt", "max_attempts"))
         return f"{state} = 'pending' AND {attempt} >= {most}"
+
+    def as_text(self, value: str) -> ColumnElement[str]:
+        """A text as a value of a statement that SQLAlchemy builds, whole in whatever character set a caller's session
+        speaks."""
+        return literal(value)
 
     @abstractmethod
     def in_ids(self, ids: Sequence[int]) -> str:

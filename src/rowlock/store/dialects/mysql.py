@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sqlalchemy import ColumnElement, literal, literal_column
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.errors import DatabaseUnavailable, MissingDriver, UnsupportedDatabase
@@ -116,6 +117,10 @@ class MySQL(ClaimHooks, EnqueueHooks):
 
     def exhausted(self, shape: QueueShape) -> str:
         return "exhausted = 1"
+
+    def as_text(self, value: str) -> ColumnElement[str]:
+        # In hexadecimal digits: no session's character set can lose one, and none ends the literal.
+        return literal(value) if value.isascii() else literal_column(f"_utf8mb4 X'{value.encode().hex()}'")
 
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"

@@ -1,0 +1,135 @@
+"""What operators did is kept: when, what, how many, by whom if said (O6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from rowlock import App, AuditEntry, FilterError, InvalidState
+from rowlock.store import audit
+from rowlock.store.audit import Action
+from support.databases import Database
+from support.jobtable import FINGERPRINT, JobTable
+
+
+@pytest.fixture
+def app(app_factory: Callable[..., App]) -> App:
+    made = app_factory()
+
+    @made.job(name="a", max_attempts=5, timeout=1)
+    def a() -> None:
+        pass
+
+    return made
+
+
+@pytest.fixture
+def table(database: Database, app: App) -> Iterator[JobTable]:
+    with JobTable(database, real_time=True) as made:
+        yield made
+
+
+def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
+    now = table.now()
+    return table.add(number, **{"state": "dead", "error_category": "failed", "finished_at": now, **columns})
+
+
+def told(app: App, **wanted: Any) -> list[tuple[str, dict[str, Any], int, str | None]]:
+    return [(each.action, dict(each.detail), each.count, each.by) for each in app.audit.list(**wanted).items]
+
+
+def test_each_deed_is_one_row_with_what_it_was_of(app: App, table: JobTable) -> None:  # contract: O6
+    [first, second] = dead(table, 2)
+    blocked = dead(table, 1, state="blocked", error_category="unknown_job", fingerprint=app.jobs["a"].wire.fingerprint)
+    before = table.now()
+    app.records.replay(first, by="Zoë")
+    app.records.purge(second)
+    app.records.release(job="a", category="unknown_job", by="cron")
+    assert told(app) == [
+        ("release", {"job": "a", "category": "unknown_job"}, 1, "cron"),
+        ("purge", {"id": second}, 1, None),
+        ("replay", {"id": first}, 1, "Zoë"),
+    ]
+    assert told(app, action="replay") == told(app, by="Zoë") == told(app, limit=3)[2:]
+    assert all(before <= each.at <= table.now() for each in app.audit.list().items)
+    assert table.row(blocked[0]).state == "pending"
+
+
+def test_what_changed_nothing_leaves_nothing(app: App, table: JobTable) -> None:  # contract: O6
+    dead(table, 3)
+    app.records.replay(state="dead", dry_run=True, by="me")
+    app.records.purge(state="blocked")
+    [running] = [hold.id for hold in table.running()]
+    with pytest.raises(InvalidState):
+        app.records.purge(running)
+    assert told(app) == []
+
+
+def test_a_deed_of_many_transactions_is_one_row(app: App, table: JobTable) -> None:  # contract: O6
+    dead(table, 450)
+    app.records.replay(state="dead", older_than="1s", queue="default")
+    assert told(app) == [("replay", {"state": "dead", "queue": "default", "older_than": 1.0}, 450, None)]
+
+
+def test_it_commits_and_rolls_back_with_the_deed(app: App, table: JobTable, engine: sa.Engine) -> None:
+    # contract: O6, O2
+    ids = dead(table, 3)
+    with Session(engine) as session:
+        app.records.replay(ids[0], connection=session)
+        session.rollback()
+    assert told(app) == []
+    with Session(engine) as session, session.begin():
+        app.records.purge(ids[0], connection=session)
+        app.records.replay(state="dead", connection=session, by="me")
+    assert told(app) == [("replay", {"state": "dead"}, 2, "me"), ("purge", {"id": ids[0]}, 1, None)]
+
+
+@pytest.mark.databases("mariadb", reason="E2: elsewhere a session's character set has every character, or is converted")
+def test_texts_stay_whole_in_a_session_of_an_older_character_set(app: App, table: JobTable, database: Database) -> None:
+    # contract: O6, O2
+    [id_] = dead(table, job="Überweisung 支付", key="ключ")
+    dead(table, job="?berweisung ??")
+    old = sa.create_engine(database.sync_url.update_query_dict({"charset": "latin1"}))
+    with Session(old) as session, session.begin():
+        app.records.replay(job="Überweisung 支付", key="ключ", by="Иван", connection=session)
+    old.dispose()
+    assert table.row(id_).state == "pending"
+    assert told(app) == [("replay", {"job": "Überweisung 支付", "key": "ключ"}, 1, "Иван")]
+
+
+async def test_from_a_coroutine_and_in_pages(app: App, table: JobTable) -> None:  # contract: O6
+    for id_ in dead(table, 5):
+        await app.records.apurge(id_)
+    page = await app.audit.alist(limit=2)
+    seen = list(page.items)
+    while page.next is not None:
+        page = await app.audit.alist(limit=2, after=page.next)
+        seen += page.items
+    assert [each.id for each in seen] == [each.id for each in app.audit.list().items]
+    assert len(seen) == 5
+    await app.aclose()
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"action": "destroy"}, {"by": ""}, {"by": "x" * 256}, {"by": 1}, {"limit": 0}, {"after": -1}], ids=repr
+)
+def test_what_is_no_filter_is_refused(app: App, wanted: dict[str, Any]) -> None:  # contract: O6, Z1
+    with pytest.raises(FilterError, match=next(iter(wanted))):
+        app.audit.list(**wanted)
+
+
+def test_each_action_has_its_word(table: JobTable) -> None:  # contract: O6
+    for action in Action:
+        table.db.run(audit.note, action, count=2, detail={"queue": "a", "for": timedelta(seconds=90)}, by="me")
+    found = table.db.run(audit.list_).items
+    assert [(each.action, each.count, each.detail) for each in reversed(found)] == [
+        (word, 2, {"queue": "a", "for": 90.0})
+        for word in ("replay", "purge", "release", "cancel", "pause", "resume", "accept", "forget")
+    ]
+    assert isinstance(found[0], AuditEntry)
+    assert FINGERPRINT not in repr(found)
