@@ -646,7 +646,8 @@ def test_records_are_read(news: News) -> None:
         ({"limit": 0}, "limit is 0, outside 1..1,000"),
         ({"limit": 1001}, "limit is 1001"),
         ({"older_than": -1}, "older_than=-1"),
-        ({"older_than": "1 week"}, "older_than must be"),
+        ({"older_than": "1 week"}, "older_than is '1 week'"),
+        ({"older_than": []}, "older_than must be"),
         ({"job": 5}, "job is 5"),
     ],
 )
