@@ -37,11 +37,12 @@ class EnqueueHooks(Dialect):
 
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         statement, params = self._insert(conn, db, rows)
-        if sql.may_be_long(params) and sql.size_of(statement, params) > server.longest_statement(conn):
+        count = len(rows)
+        if sql.may_be_long(params, count) and sql.size_of(statement, params, count) > server.longest_statement(conn):
             for row in rows:  # all of them first: nothing is written if one can not be
                 self._refuse_long(conn, db, row)
-            if len(rows) > 1:
-                half = len(rows) // 2
+            if count > 1:
+                half = count // 2
                 return self.insert(conn, db, rows[:half]) + self.insert(conn, db, rows[half:])
         try:
             result = conn.exec_driver_sql(statement + self.returning, params | db.now_params())
@@ -67,7 +68,7 @@ class EnqueueHooks(Dialect):
         return statement, params
 
     def _refuse_long(self, conn: Connection, db: Database, row: Row) -> None:
-        size, longest = sql.size_of(*self._insert(conn, db, [row])), server.longest_statement(conn)
+        size, longest = sql.size_of(*self._insert(conn, db, [row]), 1), server.longest_statement(conn)
         if size > longest:
             raise EnqueueValueError(
                 f"job {row.job!r}: the record takes a statement of {size:,} bytes, and this server takes at most "

@@ -236,17 +236,25 @@ def as_bytes(statement: str, params: Mapping[str, Any]) -> tuple[str, dict[str, 
     return marked, {**params, **{name: value.encode() for name, value in other.items()}}
 
 
-def may_be_long(params: Mapping[str, Any]) -> bool:
-    """Whether it is worth to count the bytes: a cheap look."""
-    return sum(len(value) for value in params.values() if isinstance(value, str | bytes)) > 1 << 17
+def may_be_long(params: Mapping[str, Any], rows: int) -> bool:
+    """Whether it is worth to count the bytes of an INSERT of so many rows: a cheap look."""
+    texts = ((name, len(value)) for name, value in params.items() if isinstance(value, str | bytes))
+    return sum(length * _times(name, rows) for name, length in texts) > 1 << 17
 
 
-def size_of(statement: str, params: Mapping[str, Any]) -> int:
-    """The bytes of a statement once the driver has written the values into it."""
-    size = len(statement) + 32 * len(params)
-    for value in params.values():
+def size_of(statement: str, params: Mapping[str, Any], rows: int) -> int:
+    """The bytes of an INSERT of so many rows once the driver has written the values into it."""
+    size = len(statement)
+    for name, value in params.items():
+        written = 32
         if isinstance(value, bytes):
-            size += 2 * len(value)
+            written += 2 * len(value)
         elif isinstance(value, str):
-            size += len(value.encode()) + sum(map(value.count, "\0\n\r\x1a\"'\\"))
+            written += len(value.encode()) + sum(map(value.count, "\0\n\r\x1a\"'\\"))
+        size += written * _times(name, rows)
     return size
+
+
+def _times(name: str, rows: int) -> int:
+    """How often a value is written: one of a row's own has its number, the others stand in each row."""
+    return 1 if name[-1].isdigit() else rows
