@@ -113,6 +113,7 @@ class Lane:
             id=id_, job=job.name, fingerprint=job.wire.fingerprint, payload=payload.encode(), key=None, queue="default",
             priority=100, run_at=NOW, attempt=1, max_attempts=job.max_attempts,
             timeout_ms=round(job.timeout.total_seconds() * 1000), headers=None, token=f"token-{id_}", lease_ms=60_000,
+            cancelled=False,
         )  # fmt: skip
         return record._replace(**changes)
 

@@ -98,7 +98,12 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A person cancelled the record, and its handler did not complete the work all the same (O4)."""
+    """A person cancelled the record, and its handler did not complete the work all the same (O4).
+
+    `started` says whether it was given to its handler at all: else its attempt was not spent.
+    """
+
+    started: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +174,8 @@ def decide(
             return _failed(id, token, Category.TIMED_OUT, delay_ms=delay_ms, error=None)
         case Blocked(category):
             return Settlement(id, token, State.BLOCKED, "blocked", refund=True, category=category)
-        case Cancelled():
-            return Settlement(id, token, State.CANCELLED, "cancelled", category=Category.CANCELLED)
+        case Cancelled(started):
+            return Settlement(id, token, State.CANCELLED, "cancelled", refund=not started, category=Category.CANCELLED)
         case GivenBack(shutdown):
             return Settlement(id, token, State.PENDING, "returned", refund=True, handed_back=shutdown)
 

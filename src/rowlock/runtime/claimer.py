@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rowlock.model.context import StopReason
-from rowlock.model.outcome import Blocked, End, GivenBack, Returned, Settlement, decide, success
+from rowlock.model.outcome import Blocked, Cancelled, End, GivenBack, Returned, Settlement, decide, success
 from rowlock.runtime import faults
 from rowlock.runtime.attempt import Attempt
 from rowlock.runtime.bounds import bounded
@@ -164,7 +164,9 @@ class Claimer:
 
     def _admit(self, attempt: Attempt) -> None:
         floor = self.floor
-        if floor.draining:
+        if attempt.record.cancelled:  # it came back to the queue before its cancel was carried out (O4)
+            self._end_unstarted(attempt, self._decide(attempt, Cancelled(started=False)))
+        elif floor.draining:
             self._give_back(attempt)
         elif self._stale and attempt.id in self._stale:
             self._give_back(attempt, NOT_HERE_MS)
@@ -175,12 +177,15 @@ class Claimer:
             attempt.start()
 
     def _give_back(self, attempt: Attempt, delay_ms: int | None = None) -> None:
-        if attempt.closed:
-            return
-        attempt.closed = attempt.left = True
         settlement = self._decide(attempt, GivenBack())
         if delay_ms is not None:
             settlement = msgspec.structs.replace(settlement, delay_ms=delay_ms)
+        self._end_unstarted(attempt, settlement)
+
+    def _end_unstarted(self, attempt: Attempt, settlement: Settlement) -> None:
+        if attempt.closed:
+            return
+        attempt.closed = attempt.left = True
         self._fixed()
         self.settler.add(attempt, settlement)
         self.leave(attempt)
@@ -197,7 +202,7 @@ class Claimer:
 
     def _decide(self, attempt: Attempt, end: End) -> Settlement:
         record = attempt.record
-        own = isinstance(end, Blocked | GivenBack)  # a record that this program does not know has no plan
+        own = isinstance(end, Blocked | GivenBack | Cancelled)  # a record that this program does not know has no plan
         return decide(
             end, id=record.id, token=record.token, attempt=record.attempt, max_attempts=record.max_attempts,
             backoff=self.roster.backoff if own else attempt.plan.backoff, jitter=self.floor.jitter(),

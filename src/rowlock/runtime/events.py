@@ -78,6 +78,12 @@ class Events:
                 if record.state is State.BLOCKED:
                     self.tell(Event("blocked", record.id, record.job, record.queue, record.attempt, record.category))
 
+    def tell_cancelled(self, records: Sequence[Rescued]) -> None:
+        """Says which records became cancelled while nobody held them (O4)."""
+        if self.wanted("settled"):
+            for record in records:
+                self.tell(Event("settled", record.id, record.job, record.queue, record.attempt, record.state))
+
     def complain(self, hook: Callable[..., object], error: BaseException, what: str) -> None:
         """Logs the failure of a hook, once for each hook: one that always fails must not write a line a record."""
         if id(hook) in self._complained:

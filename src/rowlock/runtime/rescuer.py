@@ -1,4 +1,4 @@
-"""Looks for records whose lease expired or whose attempts are used up, and moves them on (L7, C5, K3)."""
+"""Moves on records whose lease expired, whose attempts are used up, or that somebody cancelled (L7, C5, O4, K3)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.events import Events
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
+from rowlock.store.asked import carry_out
 from rowlock.store.claim import bury, rescue
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Rescuer:
         self._events = events
         self._pace_s = min(LONGEST_PAUSE_S, shortest_lease_s / 4)
         self._on_found = on_found
+        self._after = 0
 
     async def run(self) -> None:
         """Looks for ever; the first time at once, since a crash may be why this worker was started."""
@@ -48,6 +50,7 @@ class Rescuer:
     async def run_once(self) -> int:
         """One bounded batch of each step; answers the larger count, which is `MOST` while there may be more."""
         patience_s = self._guard.patience_s
+        cancelled = await self._carry_out(patience_s)
         rescued = await bounded(self._db, self._db.arun(rescue, JOBS, MOST), patience_s)
         buried = await bounded(self._db, self._db.arun(bury, JOBS, MOST), patience_s)
         if rescued:
@@ -62,7 +65,18 @@ class Rescuer:
                 self._db.name, len(buried),
             )  # fmt: skip
             self._events.tell_blocked(buried)
-        return max(len(rescued), len(buried))
+        return max(cancelled, len(rescued), len(buried))
+
+    async def _carry_out(self, patience_s: float) -> int:
+        """A page of cancels, in turn. Before the others, which would first make something else of these records."""
+        carried = await bounded(self._db, self._db.arun(carry_out, self._after), patience_s)
+        self._after = carried.next or 0
+        if carried.records:
+            log.info(
+                "database %r: %d records were cancelled that nobody held (O4)", self._db.name, len(carried.records)
+            )
+            self._events.tell_cancelled(carried.records)
+        return MOST if carried.next else 0
 
     def stop(self) -> None:
         """The loop has been ended."""

@@ -27,6 +27,8 @@ MOST = 500
 SINGLES = 2
 # A row that somebody else has locked, beyond those that are waited for, is tried again with the others.
 AGAIN_S = 0.2
+TAKEN = frozenset({Verdict.SETTLED, Verdict.CANCELLED})
+CANCELLED = State.CANCELLED.value
 
 
 class Entry(NamedTuple):
@@ -140,8 +142,8 @@ class Settler:
         if self._size < self._most:
             self._size = min(self._most, self._size * 2)
         for entry, verdict in zip(batch, verdicts, strict=True):
-            if verdict is Verdict.SETTLED:
-                self._settled(entry)
+            if verdict in TAKEN:
+                self._settled(entry, verdict)
             elif verdict is Verdict.LOST:
                 self._lost(entry)
             else:
@@ -200,8 +202,8 @@ class Settler:
                 self._guard.failed(error)
                 await asyncio.sleep(pauses.next())
                 continue
-            if verdict is Verdict.SETTLED:
-                self._settled(entry)
+            if verdict in TAKEN:
+                self._settled(entry, verdict)
                 return
             if verdict is Verdict.LOST:
                 self._lost(entry)
@@ -210,13 +212,14 @@ class Settler:
 
     # --- verdicts -----------------------------------------------------------------------------------------
 
-    def _settled(self, entry: Entry) -> None:
+    def _settled(self, entry: Entry, verdict: Verdict) -> None:
         settlement, floor = entry.settlement, self._floor
         self._release(settlement.token)
-        floor.health.settled[settlement.outcome] += 1
+        outcome = CANCELLED if verdict is Verdict.CANCELLED else settlement.outcome
+        floor.health.settled[outcome] += 1
         if floor.tell_settled:
-            floor.events.tell(event(entry.attempt, "settled", settlement.outcome))
-        if settlement.state is State.BLOCKED and floor.events.wanted("blocked"):
+            floor.events.tell(event(entry.attempt, "settled", outcome))
+        if settlement.state is State.BLOCKED and outcome != CANCELLED and floor.events.wanted("blocked"):
             floor.events.tell(event(entry.attempt, "blocked", settlement.category))
 
     def _lost(self, entry: Entry) -> None:

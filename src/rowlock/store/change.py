@@ -116,7 +116,7 @@ def many(
     after: int | None = 0
     would: Holders = {}
     entry: int | None = None
-    told = _Told(_of(filter), by)
+    told = _Told(told_of(filter), by)
     while after is not None:
         page: tuple[list[int], int | None]
         page = yield _look_after(change, filter, after)
@@ -158,7 +158,8 @@ def _written(
     return _Written(batch, entry)
 
 
-def _of(filter: Filter) -> dict[str, object]:
+def told_of(filter: Filter) -> dict[str, object]:
+    """A filter as the audit table tells it."""
     return {name: value for name, value in asdict(filter).items() if value is not None}
 
 

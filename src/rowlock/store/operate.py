@@ -46,7 +46,8 @@ def run(db: Database, operation: Operation[T], caller: Connection | None = None)
         with in_callers_words(db):
             check_same(caller, db)
             return _driven(operation, lambda step: db.run(_read, step) if step.outside else step.work(caller))
-    return _driven(operation, lambda step: _again_after_conflict(db, step))
+    with in_callers_words(db, joined=False):
+        return _driven(operation, lambda step: _again_after_conflict(db, step))
 
 
 async def arun(db: Database, operation: Operation[T], caller: AsyncConnection | None = None) -> T:
@@ -117,6 +118,11 @@ def in_callers_words(db: Database, *, joined: bool = True) -> Generator[None]:
     try:
         yield
     except DBAPIError as error:
+        if db.dialect.is_lock_timeout(error):
+            raise EnqueueBusy(
+                f"a change of records in {where(db)} had to wait for another transaction longer than its connection "
+                f"allows (O2); try again"
+            ) from error
         if not joined:
             raise
         if db.dialect.is_missing_table(error):
@@ -125,11 +131,6 @@ def in_callers_words(db: Database, *, joined: bool = True) -> Generator[None]:
             raise TransactionConflict(
                 f"the database ended the caller's transaction in {where(db)} by a deadlock or a serialization failure "
                 f"(O2); roll back, and run the whole transaction again"
-            ) from error
-        if db.dialect.is_lock_timeout(error):
-            raise EnqueueBusy(
-                f"a change of records in {where(db)} had to wait for another transaction longer than its connection "
-                f"allows (O2); try again"
             ) from error
         raise
     except InvalidRequestError as error:

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from rowlock.store.asked import asked, forget
 from rowlock.store.operate import Operation, Step
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Revival:
         try:
             with _savepoint(conn, self._db):
                 conn.execute(text(statement), self._db.now_params())
+                # A cancel that came too late for the earlier life must not end the one that begins here (O4).
+                forget(conn, self._db, asked(conn, self._db, [row[0] for row in rows]))
         except DBAPIError as error:
             if isinstance(error, IntegrityError) or (dialect.is_lock_timeout(error) and any(row[2] for row in rows)):
                 return False

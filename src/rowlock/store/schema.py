@@ -55,6 +55,15 @@ program = Table(
     Column("announced_at", Instant, nullable=False),
 )
 
+cancel = Table(
+    "rowlock_cancel",
+    metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("asked_at", Instant, nullable=False),
+    Column("asked_by", String(255)),
+)
+"""Records that somebody asked to cancel while they were in work; a row goes when that is carried out (O4)."""
+
 audit = Table(
     "rowlock_audit",
     metadata,

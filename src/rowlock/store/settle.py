@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from rowlock.model.outcome import Settlement, State, success
-from rowlock.model.table import QueueShape
+from rowlock.model.outcome import Category, Settlement, State, success
+from rowlock.model.table import JOB_TABLE, QueueShape
+from rowlock.store.asked import asked
 from rowlock.store.dialects.base import Dialect
 from rowlock.store.renew import standing
 
@@ -31,6 +32,8 @@ class Verdict(StrEnum):
     """What became of one settlement."""
 
     SETTLED = "settled"
+    CANCELLED = "cancelled"
+    """Settled, and not as it said: somebody had asked to cancel the record, and the attempt did not complete it."""
     LOST = "lost"
     """The attempt did not own the record any more; nothing was changed."""
     BUSY = "busy"
@@ -45,18 +48,51 @@ def settle(
     `repeated`: the answer to an earlier try was lost, so a record that has left "running" with its token still
     on it was settled by that try.
     """
-    done = _write(conn, db, shape, settlements, wait=False)
-    if len(done) == len(settlements):
+    cancelled = _cancelled(conn, db, shape, settlements)
+    done = _write(conn, db, shape, _as_cancelled(settlements, cancelled), wait=False)
+    if len(done) == len(settlements) and not cancelled:
         return [Verdict.SETTLED] * len(settlements)
-    return _explain(conn, db, shape, settlements, done, repeated=repeated)
+    return _explain(conn, db, shape, settlements, done, cancelled, repeated=repeated)
 
 
 def settle_one(
     conn: Connection, db: Database, shape: QueueShape, settlement: Settlement, *, repeated: bool = False
 ) -> Verdict:
     """Writes one settlement, waiting for its row; the clock is read after the wait (L2)."""
-    done = _write(conn, db, shape, [settlement], wait=True)
-    return _explain(conn, db, shape, [settlement], done, repeated=repeated)[0]
+    cancelled = _cancelled(conn, db, shape, [settlement])
+    done = _write(conn, db, shape, _as_cancelled([settlement], cancelled), wait=True)
+    return _explain(conn, db, shape, [settlement], done, cancelled, repeated=repeated)[0]
+
+
+def _cancelled(conn: Connection, db: Database, shape: QueueShape, settlements: Sequence[Settlement]) -> set[int]:
+    """Those that somebody asked to cancel, and whose attempt did not complete the work (O4).
+
+    Asked only for such attempts: where all goes well this costs no statement. What is asked for behind this look is
+    carried out by the next claim, or by `carry_out`.
+    """
+    if shape.table != JOB_TABLE:
+        return set()
+    ids = [s.id for s in settlements if s.state is not State.SUCCEEDED and not _is_decided(s)]
+    found: set[int] = set()
+    for start in range(0, len(ids), db.dialect.max_batch):
+        found |= asked(conn, db, ids[start : start + db.dialect.max_batch])
+    return found
+
+
+def _is_decided(settlement: Settlement) -> bool:
+    """Ended by the handler's own word, or cancelled already."""
+    return settlement.state is State.CANCELLED or settlement.category == Category.REJECTED
+
+
+def _as_cancelled(settlements: Sequence[Settlement], cancelled: set[int]) -> Sequence[Settlement]:
+    if not cancelled:
+        return settlements
+    return [
+        Settlement(s.id, s.token, State.CANCELLED, "cancelled", refund=s.refund, category=Category.CANCELLED)
+        if s.id in cancelled
+        else s
+        for s in settlements
+    ]
 
 
 def _write(
@@ -164,29 +200,32 @@ def _explain(
     shape: QueueShape,
     settlements: Sequence[Settlement],
     done: set[int],
+    cancelled: set[int],
     *,
     repeated: bool,
 ) -> list[Verdict]:
     rest = [(s.id, s.token) for s in settlements if s.id not in done]
     busy = standing(conn, db, shape, rest) if rest else set[int]()
-    own = _own_effects(conn, db, shape, [pair for pair in rest if pair[0] not in busy]) if repeated else set[int]()
+    own = _own_effects(conn, db, shape, [pair for pair in rest if pair[0] not in busy]) if repeated else {}
     verdicts: list[Verdict] = []
     for settlement in settlements:
-        if settlement.id in done or settlement.id in own:
-            verdicts.append(Verdict.SETTLED)
+        id_ = settlement.id
+        if id_ in done or id_ in own:
+            turned = id_ in cancelled if id_ in done else own[id_] == State.CANCELLED
+            verdicts.append(Verdict.CANCELLED if turned and not _is_decided(settlement) else Verdict.SETTLED)
         else:
-            verdicts.append(Verdict.BUSY if settlement.id in busy else Verdict.LOST)
+            verdicts.append(Verdict.BUSY if id_ in busy else Verdict.LOST)
     return verdicts
 
 
-def _own_effects(conn: Connection, db: Database, shape: QueueShape, pairs: Sequence[tuple[int, str]]) -> set[int]:
-    """The records that left "running" with this token on them: the earlier try took effect (L1)."""
+def _own_effects(conn: Connection, db: Database, shape: QueueShape, pairs: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """The records that left "running" with this token on them, with what they are now: the earlier try worked (L1)."""
     if not pairs:
-        return set()
+        return {}
     q, c = db.dialect.quoted, shape.column
     tokens = dict(pairs)
     statement = text(
-        f"SELECT {q(c('id'))}, {q(c('token'))} FROM {q(shape.table)}"
+        f"SELECT {q(c('id'))}, {q(c('token'))}, {q(c('state'))} FROM {q(shape.table)}"
         f" WHERE {q(c('id'))} {db.dialect.in_ids(list(tokens))} AND {q(c('state'))} <> 'running'"
     )
-    return {row[0] for row in conn.execute(statement) if tokens[row[0]] == row[1]}
+    return {row[0]: row[2] for row in conn.execute(statement) if tokens[row[0]] == row[1]}

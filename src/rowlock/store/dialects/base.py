@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
+from rowlock.model.table import JOB_TABLE
 from rowlock.store.dialects.values import Branch, Claimed, Hold, Inserted, Level, Row, Source
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLAIMED_COLUMNS", "PARAMETERS", "Branch", "Claimed", "Dialect", "Hold", "Inserted", "Level", "Row", "Source",
-    "driver_error", "fetch", "lease_of",
+    "driver_error", "fetch", "is_cancelled", "lease_of",
 ]  # fmt: skip
 
 
@@ -145,6 +146,15 @@ class Dialect(ABC):
     @abstractmethod
     def skip_locked(self) -> str:
         """What follows a SELECT that locks the rows which it returns and passes over locked ones."""
+
+    def note_cancels(self, conn: Connection, db: Database, ids: Sequence[int], by: str | None) -> None:
+        """Writes beside these records that somebody asked to cancel them; what was asked before stays as it is (O4).
+
+        Also on a caller's connection. Waits only for an uncommitted cancel of one of the same records.
+        """
+        rows = ", ".join(f"({id_}, {self.callers_now(db)}, :by)" for id_ in ids)
+        statement = f"INSERT INTO rowlock_cancel (id, asked_at, asked_by) VALUES {rows} ON CONFLICT (id) DO NOTHING"
+        conn.execute(text(statement), {"by": by} | db.now_params())
 
     # --- enqueueing ---------------------------------------------------------------------------------------
 
@@ -287,6 +297,16 @@ CLAIMED_COLUMNS = (
     *("timeout_ms", "headers", "token"),
 )
 """The roles that a claim reads, in the order of `Claimed`."""
+
+
+def is_cancelled(shape: QueueShape, id_: str) -> str:
+    """SQL that tells whether somebody asked to cancel the job record `id_`: one probe by primary key (O4).
+
+    No EXISTS: a planner may answer that one by reading all cancels.
+    """
+    if shape.table != JOB_TABLE:
+        return "(1 = 0)"
+    return f"((SELECT k.id FROM rowlock_cancel k WHERE k.id = {id_}) IS NOT NULL)"
 
 
 def lease_of(source: Source) -> dict[str, int]:

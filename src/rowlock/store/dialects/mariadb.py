@@ -75,7 +75,9 @@ class MariaDB(MySQL):
             mine = sql.of_tokens(source.table, self.in_ids([row[0] for row in rows]), tokens)
             ids = {row[0] for row in run(conn, mine, {})}
             rows = [row for row in rows if row[0] in ids]
-        claimed = [Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", lease_ms)) for row in rows]
+        claimed = [
+            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", lease_ms, row[13])) for row in rows
+        ]
         claimed.sort(key=claim_order)
         return claimed
 

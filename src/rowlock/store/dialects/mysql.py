@@ -128,6 +128,12 @@ class MySQL(ClaimHooks, EnqueueHooks):
     def skip_locked(self) -> str:
         return "FOR UPDATE SKIP LOCKED"
 
+    def note_cancels(self, conn: Connection, db: Database, ids: Sequence[int], by: str | None) -> None:
+        # To set what is there already changes nothing; IGNORE would hide other faults.
+        rows = ", ".join(f"({id_}, {self.callers_now(db)}, :by)" for id_ in ids)
+        statement = f"INSERT INTO rowlock_cancel (id, asked_at, asked_by) VALUES {rows} ON DUPLICATE KEY UPDATE id = id"
+        conn.exec_driver_sql(*sql.as_bytes(*sql.bound(statement, {"by": by} | db.now_params())))
+
     # --- programs -----------------------------------------------------------------------------------------
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:

@@ -151,7 +151,8 @@ class ClaimHooks(Dialect):
                     {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params(),
                 )
         claimed = [
-            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]])) for row in locked
+            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]], row[13]))
+            for row in locked
         ]
         claimed.sort(key=claim_order)
         return claimed

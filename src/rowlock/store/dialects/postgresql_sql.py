@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import EnqueueBusy
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled
 
 _TYPES = {"instant": "timestamptz"}
 MOST_RESERVED = 1_000
@@ -106,7 +106,7 @@ UPDATE {table} AS t
          t.{quoted(c("job"))})] * interval '1 millisecond',
        {quoted(c("claimed_by"))} = :claimed_by, {quoted(c("claimed_at"))} = {now}
  WHERE t.{id_} = ANY(ARRAY(SELECT id FROM held))
-RETURNING {_columns(shape, *CLAIMED_COLUMNS)}"""
+RETURNING {_columns(shape, *CLAIMED_COLUMNS)}, {is_cancelled(shape, f"t.{id_}")}"""
 
 
 def is_still(shape: QueueShape, state: str, prefix: str = "") -> str:

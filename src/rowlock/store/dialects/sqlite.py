@@ -134,8 +134,9 @@ class SQLite(Dialect):
                 Claimed(
                     id_, job, fingerprint, payload, None if key is None else key.decode("utf-8", "replace"),
                     source.queue, priority, run_at, attempt + 1, most, timeout_ms, headers, f"{nonce}{id_:x}", lease_ms,
+                    cancelled,
                 )
-                for id_, run_at, payload, key, attempt, most, timeout_ms, headers in rows
+                for id_, run_at, payload, key, attempt, most, timeout_ms, headers, cancelled in rows
             ])  # fmt: skip
         if len(slices) == 1:
             return slices[0]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from rowlock.model.table import QueueShape
+from rowlock.store.dialects.base import is_cancelled
 
 BLOBS = frozenset({"payload", "headers", "key"})
 """Fetched as bytes: one byte that is not UTF-8 must fail one record, not the fetch (W5)."""
@@ -74,7 +75,8 @@ def candidates(shape: QueueShape) -> str:
         for role in ("id", "run_at", "payload", "key", "attempt", "max_attempts", "timeout_ms", "headers")
     )
     return (
-        f"SELECT {columns} FROM {quoted(shape.table)} WHERE {quoted(c('state'))} = 'pending'"
+        f"SELECT {columns}, {is_cancelled(shape, 't.' + quoted(c('id')))} FROM {quoted(shape.table)} t"
+        f" WHERE {quoted(c('state'))} = 'pending'"
         f" AND {quoted(c('group'))} = ? AND {quoted(c('job'))} = ? AND {quoted(c('fingerprint'))} = ?"
         f" AND {quoted(c('priority'))} = ? AND {quoted(c('run_at'))} <= ?"
         f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))}"

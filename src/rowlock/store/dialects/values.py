@@ -46,6 +46,8 @@ class Claimed(NamedTuple):
     headers: str | None
     token: str
     lease_ms: int
+    cancelled: bool | int
+    """Somebody asked to cancel it: it must not be run, only settled as that (O4)."""
 
 
 class Level(NamedTuple):
