@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from rowlock import App, DatabaseUnavailable, NotMigrated, SchemaTooNew
+from rowlock import App, Context, DatabaseUnavailable, NotMigrated, SchemaTooNew
 from rowlock.store import migrations
 from rowlock.store.database import Database as Store
 from support.databases import Database
 from support.jobtable import statements
-from support.waiting import barrier, in_threads
+from support.waiting import barrier, in_threads, wait_until
 
 AppFactory = Callable[..., App]
 
@@ -367,6 +367,52 @@ def test_ids_have_64_bits_and_are_never_reused(app_factory: AppFactory, engine: 
     assert ids == [2**31 - 1, 2**31, 2**31 + 1, 2**31 + 2]
     run(engine, "DELETE FROM rowlock_job")
     assert j.enqueue().id > ids[-1]
+
+
+def test_records_beyond_31_bits_run_and_are_shown(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S2, O1
+    # case: C91
+    app, ran = app_factory(), list[int]()
+
+    @app.job(max_attempts=2, timeout=30, name="j")
+    def j(ctx: Context) -> None:
+        ran.append(ctx.id)
+        if ctx.attempt == 1 and ctx.id == 2**31:
+            raise ValueError
+
+    j.enqueue()
+    run(engine, f"UPDATE rowlock_job SET id = {2**31 - 1}")
+    if engine.name == "sqlite":
+        run(engine, f"UPDATE sqlite_sequence SET seq = {2**31 - 1}")
+    elif engine.name == "postgresql":
+        run(engine, f"ALTER TABLE rowlock_job ALTER COLUMN id RESTART WITH {2**31}")
+    else:
+        run(engine, f"ALTER TABLE rowlock_job AUTO_INCREMENT = {2**31}")
+    ids = [2**31 - 1, j.enqueue(key="k").id, *[each.id for each in j.enqueue_many([None, (None, {"delay": 3_600})])]]
+    assert ids == [2**31 - 1 + n for n in range(4)]
+    assert j.enqueue(key="k").id == 2**31
+    run(engine, "UPDATE rowlock_job SET run_at = created_at")
+    with app.worker_thread():
+        wait_until(lambda: {record.state for record in app.records.list().items} == {"succeeded"})
+    assert sorted(ran) == sorted([*ids, 2**31])  # the one that failed ran again
+    assert [record.id for record in app.records.list().items] == ids[::-1]
+    assert [record.id for record in app.records.list(after=ids[3]).items] == ids[2::-1]
+
+
+@pytest.mark.databases("postgresql", "mariadb", reason="C91: an integer of SQLite has 64 bits")
+def test_each_column_with_an_id_has_64_bits(app_factory: AppFactory, engine: sa.Engine) -> None:
+    # contract: S2
+    # case: C91
+    app_factory()
+    named = "column_name IN ('id', 'record', 'job_id') OR column_name LIKE '%%\\_id' OR column_default LIKE 'nextval%%'"
+    with engine.connect() as conn:
+        found = conn.exec_driver_sql(
+            "SELECT table_name, column_name, data_type FROM information_schema.columns"
+            f" WHERE table_name LIKE 'rowlock\\_%%' AND ({named})"
+        ).all()
+    types = {f"{table}.{column}": kind for table, column, kind in found}
+    assert "rowlock_job.id" in types
+    assert {kind for kind in types.values() if "int" in kind} == {"bigint"}
 
 
 def test_times_are_native_and_in_utc(app_factory: AppFactory, engine: sa.Engine) -> None:

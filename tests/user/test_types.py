@@ -5,15 +5,20 @@ A bad file has errors on exactly the lines that end in `# error`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import rowlock
+from rowlock import App, Context, Jobs
 
 HERE = Path(__file__).parent
 GOOD = sorted(HERE.glob("good_*.py"))
@@ -70,3 +75,50 @@ def test_what_is_wrong_has_an_error_on_its_line(path: Path, reported: Report) ->
     assert marked, "nothing is marked in this file"
     assert {line: found[line] for line in found if line not in marked} == {}, "an error where none is marked"
     assert {line: text[line - 1] for line in marked if line not in found} == {}, "no error where one is marked"
+
+
+def test_the_types_are_shipped() -> None:
+    """contract: E1 (C92)"""
+    assert (Path(rowlock.__file__).parent / "py.typed").is_file()
+
+
+def section(name: str) -> list[str]:
+    """The marked lines of `bad_jobs.py` under a heading, but for those within its coroutine."""
+    lines = (HERE / "bad_jobs.py").read_text(encoding="utf-8").partition(f"# --- {name} -")[2].partition("\n# --- ")[0]
+    marked = [line for line in lines.splitlines() if line.endswith("# error") and not line.startswith(" ")]
+    return [line.removesuffix("# error").strip() for line in marked]
+
+
+@pytest.mark.parametrize("line", [*section("calling")[:-1], *section("enqueueing")])
+def test_what_is_wrong_is_a_type_error_before_a_write_too(line: str, tmp_path: Path) -> None:
+    """contract: J2 E1 Z1 (C92); a handler is the plain function, which Python does not check"""
+
+    @dataclass(frozen=True)
+    class Publish:
+        article: int
+
+    @dataclass(frozen=True)
+    class Other:
+        article: int
+
+    jobs, app = Jobs(), App(f"sqlite:///{tmp_path}/bad.db")
+
+    @jobs.job(max_attempts=5, timeout=30)
+    def publish(input: Publish, ctx: Context) -> None: ...
+
+    @jobs.job(max_attempts=5, timeout=30)
+    def cleanup() -> None: ...
+
+    remote = jobs.declare("media.render", input=Publish, max_attempts=3, timeout=600)
+    names = {"publish": publish, "cleanup": cleanup, "remote": remote, "Publish": Publish, "Other": Other}
+    app.include(jobs)
+    app.migrate()
+    try:
+        with pytest.raises((TypeError, rowlock.DeclarationError)):
+            eval(line, names)
+        if ".enqueue" in line:
+            with pytest.raises(TypeError):
+                asyncio.run(eval(line.replace(".enqueue", ".aenqueue"), names))
+        assert app.records.list().items == []
+    finally:
+        app.close()

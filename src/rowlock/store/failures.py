@@ -60,8 +60,7 @@ def unavailable(db: Database, error: BaseException) -> DatabaseUnavailable:
     """The error for a database that does not answer; of the cause it names only the kind."""
     kind = type(getattr(error, "orig", None) or error).__name__
     return DatabaseUnavailable(
-        f"database {db.name!r} ({where(db)}) can not be reached, or broke off ({kind}); "
-        f"look whether it runs, and at its URL, user and password"
+        f"database {db.name!r} ({where(db)}) can not be reached, or broke off ({kind}); {db.dialect.remedy(db)}"
     )
 
 

@@ -253,6 +253,10 @@ class Dialect(ABC):
         """
         return None
 
+    def remedy(self, db: Database) -> str:
+        """What to do about a database that can not be reached."""
+        return "look whether it runs, and at its URL, user and password"
+
     @abstractmethod
     def is_conflict(self, error: BaseException) -> bool:
         """Deadlock or serialization failure: the transaction is gone, running it again may succeed."""

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, Connection
 
 from rowlock.errors import UnsupportedDatabase
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects import scan
+from rowlock.store.dialects import scan, sqlite_file
 from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects import sqlite_texts as texts
 from rowlock.store.dialects.base import (
@@ -25,7 +25,6 @@ from rowlock.store.dialects.base import (
     Source,
     driver_error,
 )
-from rowlock.store.dialects.sqlite_file import unusable
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -48,7 +47,7 @@ class SQLite(Dialect):
     # --- connecting ---------------------------------------------------------------------------------------
 
     def urls(self, url: URL) -> tuple[URL, URL]:
-        if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
+        if not sqlite_file.path_of(url):
             raise UnsupportedDatabase(
                 "an in-memory SQLite database lives in one connection and dies with it; Rowlock needs a file: "
                 "write sqlite:///file.db"
@@ -276,7 +275,11 @@ class SQLite(Dialect):
 
     def refusal(self, db: Database, error: BaseException) -> str | None:
         name = getattr(driver_error(error), "sqlite_errorname", "")
-        return unusable(db.url.database) if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) else None
+        known = name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOTADB"))
+        return sqlite_file.unusable(db.url, name) if known else None
+
+    def remedy(self, db: Database) -> str:
+        return sqlite_file.not_there(db.url)
 
     def is_conflict(self, error: BaseException) -> bool:
         return getattr(driver_error(error), "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"
