@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rowlock.model.request import Enqueued, EnqueueOptions
     from rowlock.model.settings import Settings
     from rowlock.model.table import Lease
+    from rowlock.queues import QueueInfo
     from rowlock.runtime.events import Event
     from rowlock.store.audit import Action, AuditEntry, AuditPage
     from rowlock.store.change import Done
@@ -118,6 +119,7 @@ __all__ = [
     "OutcomeError",
     "OutcomeTypeError",
     "Page",
+    "QueueInfo",
     "Reason",
     "Record",
     "Retry",
@@ -190,6 +192,7 @@ _HOMES = {
     "OutcomeError": "rowlock.model.answer",
     "OutcomeTypeError": "rowlock.model.answer",
     "Page": "rowlock.store.records",
+    "QueueInfo": "rowlock.queues",
     "Reason": "rowlock.store.explain",
     "Record": "rowlock.store.records",
     "Retry": "rowlock.model.outcome",

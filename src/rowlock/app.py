@@ -57,7 +57,7 @@ class App(HookDecorators):
         self._configured = Configured(url_or_engine, databases, self._settings)
         self._binding = Binding()
         self._jobs: dict[str, Job[Any, Any]] = {}
-        self._queues = Queues()
+        self._queues = Queues(self._configured.one, self)
         self._lock = threading.Lock()
         self._under_test = False
         self.records = Records(self._configured.one, self)
@@ -87,7 +87,7 @@ class App(HookDecorators):
 
     @property
     def queues(self) -> Queues:
-        """The queues that `app.queue(…)` declared, by name."""
+        """The queues that `app.queue(…)` declared, by name; and pausing, resuming and listing queues (O5)."""
         return self._queues
 
     @property

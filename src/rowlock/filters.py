@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from rowlock.errors import FilterError, FilterTypeError
 from rowlock.model.durations import MAX_DELAY, SPANS, parsed
-from rowlock.model.limits import Refusals, check_int, check_span, check_text, shown
+from rowlock.model.limits import QUEUE_BYTES, Refusals, check_int, check_span, check_text, shown
 from rowlock.model.outcome import State
 from rowlock.store.records import MAX_ID, Filter
 
@@ -98,3 +98,8 @@ def checked_most(limit: int | None) -> int | None:
 def checked_by(by: str | None) -> str | None:
     """Who did it."""
     return None if by is None else check_text(by, what="by", high=BY_BYTES, rule="O6", refuse=_REFUSE)
+
+
+def checked_queue(name: str) -> str:
+    """A queue's name, as an enqueue takes it."""
+    return check_text(name, what="queue", high=QUEUE_BYTES, rule="O5", refuse=_REFUSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from sqlalchemy.engine import Connection
 from rowlock.model.outcome import Category, State
 from rowlock.store import schema
 from rowlock.store.clock import database_now
+from rowlock.store.pause import paused_since
 from rowlock.store.programs import Pair, last_announced
 from rowlock.store.records import Record, get
 from rowlock.store.release import Program, why_not
@@ -30,6 +32,8 @@ class Reason(StrEnum):
     """Why a record is not running, or what became of it."""
 
     NOT_DUE = "not_due"
+    PAUSED = "paused"
+    """Due, and its queue is paused (O5)."""
     WAITING = "waiting"
     """Due; a worker that knows it runs, and has no free slot for it yet."""
     NO_WORKER = "no_worker"
@@ -86,6 +90,13 @@ def _pending(
             f"it is not due before {_time(record.run_at)}, in {_span(record.run_at - now)}{_after_failure(record)}"
         )
         return Reason.NOT_DUE, sentence, {"until": record.run_at, **_failure(record)}
+    since = paused_since(conn, record.queue)
+    if since is not None:
+        sentence = (
+            f"it is due, and its queue {record.queue!r} is paused since {_time(since)}; "
+            f"`rowlock queues resume {shlex.quote(record.queue)}`"
+        )
+        return Reason.PAUSED, sentence, {"due_since": record.run_at, "queue": record.queue, "paused_at": since}
     pair = Pair(record.job, record.fingerprint)
     announced = last_announced(conn, db, pair)
     here = pair in program
@@ -170,7 +181,11 @@ def _failure(record: Record) -> dict[str, object]:
 
 
 def _after_failure(record: Record) -> str:
-    return f"; attempt {record.attempt} of {record.max_attempts} ended{_told(record)}" if record.error_category else ""
+    if not record.error_category:
+        return ""
+    if not record.attempt:  # replayed: no attempt of this round has ended, the failure is of the one before
+        return f"; before it was replayed it ended{_told(record)}"
+    return f"; attempt {record.attempt} of {record.max_attempts} ended{_told(record)}"
 
 
 def _told(record: Record) -> str:

@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
-from rowlock.model.table import JOB_TABLE
-from rowlock.store.dialects.values import Branch, Claimed, Hold, Inserted, Level, Row, Source
+from rowlock.store.dialects.values import (
+    CLAIMED_COLUMNS,
+    PARAMETERS,
+    Branch,
+    Claimed,
+    Hold,
+    Inserted,
+    Level,
+    Row,
+    Source,
+    is_cancelled,
+    lease_of,
+    not_paused,
+)
 
 if TYPE_CHECKING:
     from rowlock.model.table import QueueShape
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLAIMED_COLUMNS", "PARAMETERS", "Branch", "Claimed", "Dialect", "Hold", "Inserted", "Level", "Row", "Source",
-    "driver_error", "fetch", "is_cancelled", "lease_of",
+    "driver_error", "fetch", "is_cancelled", "lease_of", "not_paused",
 ]  # fmt: skip
 
 
@@ -94,7 +106,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def levels(self, conn: Connection, db: Database, source: Source) -> list[Level]:
-        """Each branch's priorities that have pending records, with their heads' waiting time. One read."""
+        """Each branch's priorities that have pending records, with their heads' waiting time; none of a paused queue.
+
+        One read.
+        """
 
     @abstractmethod
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
@@ -224,6 +239,10 @@ class Dialect(ABC):
     def in_pair(self, queue: str, job: str, fingerprint: str) -> tuple[str, dict[str, Any]]:
         """The condition for pending rows of a queue and one pair, as `pending_pairs` answers them, and its values."""
 
+    def insert_new(self, conn: Connection, statement: str, params: Mapping[str, Any]) -> bool:
+        """Sends an INSERT of one row, also in a caller's transaction, which goes on; False if its key is taken."""
+        return conn.execute(text(f"{statement} ON CONFLICT DO NOTHING"), params).rowcount == 1
+
     # --- schema -------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -282,37 +301,3 @@ def fetch(conn: Connection, statement: Executable, params: Mapping[str, Any] | N
 def driver_error(error: BaseException) -> Any:
     """The driver's own error inside SQLAlchemy's wrapping."""
     return getattr(error, "orig", None) or error
-
-
-PARAMETERS = {
-    "lease_ms": "bigint",
-    "delay_ms": "bigint",
-    "at": "instant",
-    "refund": "integer",
-    "back": "integer",
-    "category": "text",
-    "klass": "text",
-    "summary": "text",
-}
-"""The values of a record that an assignment of `fenced_update` may name, and their types."""
-
-CLAIMED_COLUMNS = (
-    *("id", "job", "fingerprint", "payload", "key", "group", "priority", "run_at", "attempt", "max_attempts"),
-    *("timeout_ms", "headers", "token"),
-)
-"""The roles that a claim reads, in the order of `Claimed`."""
-
-
-def is_cancelled(shape: QueueShape, id_: str) -> str:
-    """SQL that tells whether somebody asked to cancel the job record `id_`: one probe by primary key (O4).
-
-    No EXISTS: a planner may answer that one by reading all cancels.
-    """
-    if shape.table != JOB_TABLE:
-        return "(1 = 0)"
-    return f"((SELECT k.id FROM rowlock_cancel k WHERE k.id = {id_}) IS NOT NULL)"
-
-
-def lease_of(source: Source) -> dict[str, int]:
-    """The lease of each job's records, in ms."""
-    return {branch.job: branch.lease_ms for branch in source.branches}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import ColumnElement, literal, literal_column
 from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import DatabaseUnavailable, MissingDriver, UnsupportedDatabase
 from rowlock.model.table import QueueShape
@@ -155,6 +156,16 @@ class MySQL(ClaimHooks, EnqueueHooks):
         )
         pair = server.pair_of(job, fingerprint)
         return condition, {"queue": queue, "job": job, "fingerprint": fingerprint, "pair": pair}
+
+    def insert_new(self, conn: Connection, statement: str, params: Mapping[str, Any]) -> bool:
+        try:
+            # As bytes: the session may be one of a caller's, of another character set.
+            conn.exec_driver_sql(*sql.as_bytes(*sql.bound(statement, params)))
+        except DBAPIError as error:  # IGNORE would hide other faults; of a duplicate the server takes back itself
+            if server.code(error) == server.DUPLICATE:
+                return False
+            raise
+        return True
 
     # --- schema -------------------------------------------------------------------------------------------
 

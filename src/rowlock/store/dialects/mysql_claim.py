@@ -50,6 +50,8 @@ class ClaimHooks(Dialect):
         """By branch and priority: the priority of the first row behind it, and the seconds until it is due."""
         statement = sql.heads(source.table, len(source.branches), len(after), self.scan_now(db))
         rows = fetch(conn, statement, params | {f"after{k}": priority for k, priority in enumerate(after)})
+        if any(row[0] == sql.PAUSED for row in rows):
+            return {}
         found: dict[tuple[int, int], tuple[int, float] | None] = {}
         found |= {(n, priority): None for n in range(len(source.branches)) for priority in after}
         for n, k, priority, wait_us in rows:

@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import text
 
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled, not_paused
+
+PAUSED = -1
 
 
 def quoted(name: str) -> str:
@@ -27,7 +29,7 @@ def heads(shape: QueueShape, branches: int, places: int, now: str) -> Any:
     """For each branch the first waiting row behind each of some priorities, and the microseconds until it is due.
 
     Written out, one index probe each: a recursive statement would read every waiting row of a branch here, since a
-    range whose bound comes from another row is not used.
+    range whose bound comes from another row is not used. A paused queue has one row more, of no branch (O5).
     """
     c = shape.column
     priority, run_at = quoted(c("priority")), quoted(c("run_at"))
@@ -38,6 +40,7 @@ def heads(shape: QueueShape, branches: int, places: int, now: str) -> Any:
         f" ORDER BY t.{priority}, t.{run_at} LIMIT 1)"
     )
     probes = [one.replace("{n}", str(n)).replace("{k}", str(k)) for n in range(branches) for k in range(places)]
+    probes.append(f"(SELECT {PAUSED}, 0, 0, 0 FROM DUAL WHERE NOT {not_paused(shape)})")
     return text(" UNION ALL ".join(probes))
 
 

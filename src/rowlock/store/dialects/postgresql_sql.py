@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import EnqueueBusy
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled, not_paused
 
 _TYPES = {"instant": "timestamptz"}
 MOST_RESERVED = 1_000
@@ -48,7 +48,8 @@ def _level_ctes(shape: QueueShape) -> str:
     return f"""
 branch AS MATERIALIZED (
   SELECT b.job, b.fingerprint, b.n
-    FROM unnest(CAST(:jobs AS text[]), CAST(:fingerprints AS text[])) WITH ORDINALITY AS b(job, fingerprint, n)),
+    FROM unnest(CAST(:jobs AS text[]), CAST(:fingerprints AS text[])) WITH ORDINALITY AS b(job, fingerprint, n)
+   WHERE {not_paused(shape)}),
 level(job, fingerprint, n, priority) AS (
   SELECT b.job, b.fingerprint, b.n,
          (SELECT t.{priority} FROM {table} t WHERE {_in_branch(shape, "b")} ORDER BY t.{priority} LIMIT 1)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import is_cancelled
+from rowlock.store.dialects.base import is_cancelled, not_paused
 
 BLOBS = frozenset({"payload", "headers", "key"})
 """Fetched as bytes: one byte that is not UTF-8 must fail one record, not the fetch (W5)."""
@@ -51,7 +51,7 @@ WITH RECURSIVE branch(n, job, fingerprint) AS (VALUES {values}),
 level(n, job, fingerprint, priority) AS (
   SELECT b.n, b.job, b.fingerprint,
          (SELECT t.{priority} FROM {table} t WHERE {waiting("b")} ORDER BY t.{priority} LIMIT 1)
-    FROM branch b
+    FROM branch b WHERE {not_paused(shape)}
   UNION ALL
   SELECT l.n, l.job, l.fingerprint,
          (SELECT t.{priority} FROM {table} t WHERE {waiting("l")} AND t.{priority} > l.priority

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from rowlock.model.table import QueueShape
+from rowlock.model.table import JOB_TABLE, QueueShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +87,44 @@ class Hold(NamedTuple):
     id: int
     token: str
     lease_ms: int
+
+
+PARAMETERS = {
+    "lease_ms": "bigint",
+    "delay_ms": "bigint",
+    "at": "instant",
+    "refund": "integer",
+    "back": "integer",
+    "category": "text",
+    "klass": "text",
+    "summary": "text",
+}
+"""The values of a record that an assignment of `fenced_update` may name, and their types."""
+
+CLAIMED_COLUMNS = (
+    *("id", "job", "fingerprint", "payload", "key", "group", "priority", "run_at", "attempt", "max_attempts"),
+    *("timeout_ms", "headers", "token"),
+)
+"""The roles that a claim reads, in the order of `Claimed`."""
+
+
+def is_cancelled(shape: QueueShape, id_: str) -> str:
+    """SQL that tells whether somebody asked to cancel the job record `id_`: one probe by primary key (O4).
+
+    No EXISTS: a planner may answer that one by reading all cancels.
+    """
+    if shape.table != JOB_TABLE:
+        return "(1 = 0)"
+    return f"((SELECT k.id FROM rowlock_cancel k WHERE k.id = {id_}) IS NOT NULL)"
+
+
+def not_paused(shape: QueueShape) -> str:
+    """SQL that tells that nobody has paused the queue that is claimed from (O5): one probe by primary key."""
+    if shape.table != JOB_TABLE:
+        return "(1 = 1)"
+    return "NOT EXISTS (SELECT 1 FROM rowlock_pause p WHERE p.queue = :queue)"
+
+
+def lease_of(source: Source) -> dict[str, int]:
+    """The lease of each job's records, in ms."""
+    return {branch.job: branch.lease_ms for branch in source.branches}
