@@ -136,6 +136,6 @@ def _is_search(step: str) -> bool:
         return False
     if step.startswith("SEARCH"):
         return bool(re.search(r"USING (COVERING INDEX rowlock_job_|INDEX rowlock_job_|INTEGER PRIMARY KEY)", step)) or (
-            "rowlock_program" in step or "rowlock_meta" in step
+            any(small in step for small in ("rowlock_program", "rowlock_meta", "rowlock_pause"))
         )
     return not re.match(r"SCAN (rowlock_job|t)\b", step)

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled, not_paused
+from rowlock.model.table import JOB_TABLE, QueueShape
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled
 
 PAUSED = -1
 
@@ -40,7 +40,8 @@ def heads(shape: QueueShape, branches: int, places: int, now: str) -> Any:
         f" ORDER BY t.{priority}, t.{run_at} LIMIT 1)"
     )
     probes = [one.replace("{n}", str(n)).replace("{k}", str(k)) for n in range(branches) for k in range(places)]
-    probes.append(f"(SELECT {PAUSED}, 0, 0, 0 FROM DUAL WHERE NOT {not_paused(shape)})")
+    if shape.table == JOB_TABLE:
+        probes.append(f"(SELECT {PAUSED}, 0, 0, 0 FROM rowlock_pause p WHERE p.queue = :queue)")
     return text(" UNION ALL ".join(probes))
 
 
