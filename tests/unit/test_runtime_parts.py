@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from rowlock import App, Jobs
 from rowlock.errors import DatabaseUnavailable
 from rowlock.hooks import Hooks
 from rowlock.runtime import faults, isolate
+from rowlock.runtime.announcer import Announcer
 from rowlock.runtime.describe import brief
 from rowlock.runtime.events import Event, Events
 from rowlock.runtime.health import Health
 from rowlock.runtime.outage import LONGEST_PAUSE_S, Guard, Outage, Pauses
 from rowlock.runtime.pool import Threads
+from rowlock.runtime.roster import Roster
 from rowlock.runtime.supervise import supervised
 from support.scripted import ScriptedDatabase
 from support.waiting import wait_until_async
@@ -244,3 +247,30 @@ def test_a_fault_is_raised_once_and_only_where_it_was_armed() -> None:
     faults.hit("keeper")
     with pytest.raises(ValueError, match="no fault point"):
         faults.arm("nowhere", ValueError())
+
+
+async def test_what_a_program_knows_is_said_at_the_start_and_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """contract: S7"""
+    jobs, clock = Jobs(), [1_000.0]
+    jobs.declare("elsewhere", max_attempts=1, timeout=1)
+    answers = dict.fromkeys(("announce", "strangers", "runnable_blocked"), lambda *_: [])
+    db = ScriptedDatabase(**answers)
+    monkeypatch.setattr("rowlock.runtime.announcer.monotonic", lambda: clock[0])
+
+    async def now(_db: Any, work: Any, _patience: float) -> Any:
+        return await work
+
+    monkeypatch.setattr("rowlock.runtime.announcer.bounded", now)
+    roster = Roster(App("sqlite:///unused.db", include=[jobs]), db)  # type: ignore[arg-type]
+    outage = Outage(db, Events(Hooks()))  # type: ignore[arg-type]
+    for unknown_ms, pace_s in ((3_600_000, 60.0), (604_800_000, 60.0), (0, 60.0), (30_000, 10.0)):
+        db.calls.clear()
+        guard = Guard("announcer", outage, Health().beat("announcer"))
+        announcer = Announcer(roster, guard, Events(Hooks()), unknown_ms=unknown_ms, poll_s=0.25)
+        for passed in (0.0, pace_s * 0.9, pace_s * 0.1, pace_s * 0.5, pace_s * 0.5):
+            clock[0] += passed
+            await announcer.run_once()
+        assert len(db.called("announce")) == 3, unknown_ms
+        [(pairs,), *_] = db.called("announce")
+        assert [pair.job for pair in pairs] == ["elsewhere"]
+        assert len(db.called("runnable_blocked")) == 1  # listed at the start (O3)
