@@ -77,7 +77,7 @@ class WireType(Generic[T]):
     def decode(self, payload: bytes | str | None) -> T:
         """The value of a stored payload. Raises CorruptPayload, and nothing else, if it does not fit (W5)."""
         try:
-            text = _bytes_of(payload)
+            text = payload if type(payload) is bytes else _bytes_of(payload)
             raw = _from_json(text)
             if self._recursive:
                 refuse_depth(raw)

@@ -30,10 +30,11 @@ class Layout:
 class Record:
     """The codec of one layout. All fields are written; all are needed when reading, but those a TypedDict may lack."""
 
-    __slots__ = ("_decoders", "_encoders", "_fields", "_layout", "_names", "shape")
+    __slots__ = ("_build", "_decoders", "_encoders", "_fields", "_layout", "_names", "shape")
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._build = layout.build
         self._names = frozenset(layout.hints)
         self._fields: dict[str, Shape] = {}
         self._encoders: list[tuple[str, _Convert]] = []
@@ -88,9 +89,21 @@ class Record:
         return self._each(self._decoders, raw)
 
     def _decode_object(self, raw: Any) -> Any:
-        values = self._decode_dict(raw)
+        if type(raw) is not dict:
+            raise wrong_json("an object", raw)
+        if raw.keys() != self._names:
+            self._check_names(raw, Misfit)
+        # As `_each` does it, spelled out: this runs once for every record that a worker takes.
+        values: dict[str, Any] = {}
+        name = ""
         try:
-            return self._layout.build(values)
+            for name, decode in self._decoders:
+                values[name] = decode(raw[name])
+        except Misfit as misfit:
+            misfit.under(f".{name}")
+            raise
+        try:
+            return self._build(values)
         except MemoryError:
             raise  # says something about this process, nothing about the payload
         except Exception as exc:  # noqa: BLE001 - a constructor of the user's may raise anything

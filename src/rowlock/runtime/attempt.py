@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rowlock.model.context import Context, StopReason
 from rowlock.model.outcome import Blocked, End, GivenBack, Raised, TimedOut
+from rowlock.runtime.alarm import CLOSE_S
 from rowlock.runtime.dispatch import Refused, decode, plan_of
 from rowlock.runtime.isolate import current
 from rowlock.runtime.verdict import conclude, report_failure, say_dropped, say_lost, timeout_error, told_to_stop
@@ -30,7 +31,7 @@ class Attempt:
     __slots__ = (
         "arguments", "begun", "closed", "context_made", "deadline", "end", "ended", "id", "lane", "lease_ms", "lease_s",
         "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "stale", "stop", "stray", "task",
-        "timed_out", "timer", "token",
+        "timed_out", "timer", "token", "watched",
     )  # fmt: skip
 
     plan: Plan
@@ -57,6 +58,8 @@ class Attempt:
         self.stray: BaseException | None = None
         self.end: End | None = None
         self.timed_out = self.overran = self.closed = self.left = self.lost = self.stale = False
+        self.watched = False
+        """Whether its deadline is still to come."""
 
     # --- starting -----------------------------------------------------------------------------------------
 
@@ -74,7 +77,9 @@ class Attempt:
             # Not through the loop's task factory: that one is for tasks that handlers start.
             self.task = asyncio.Task(self._run(), loop=lane.loop, name=plan.name)
         else:
-            self.timer = lane.loop.call_later(self.record.timeout_ms / 1000, self._on_deadline)
+            self.deadline = monotonic() + self.record.timeout_ms / 1000  # until the thread gets to it: not before that
+            lane.alarm.set(self.deadline)
+            self.watched = True
             lane.floor.threads.submit(self)
 
     def _refuse(self, end: Blocked | Raised) -> None:
@@ -90,9 +95,10 @@ class Attempt:
         if self.lane.floor.draining:  # claimed but not started: goes back unspent (M6)
             self.end = GivenBack()
             return False
-        self.begun = monotonic()
-        self.deadline = self.begun + self.record.timeout_ms / 1000
+        begun = monotonic()
+        self.deadline = begun + self.record.timeout_ms / 1000
         self.limit = self.deadline + self.plan.overrun_s
+        self.begun = begun  # last: the loop takes the deadline for the handler's own from then on
         return True
 
     async def _run(self) -> None:
@@ -100,7 +106,9 @@ class Attempt:
         value: Any = None
         error: BaseException | None = None
         if self._begin():
-            self.timer = lane.loop.call_later(self.record.timeout_ms / 1000, self._on_deadline)
+            self.watched = True
+            if self.deadline < lane.alarm.at:
+                lane.alarm.set(self.deadline)
             try:
                 current.set(self)
                 if lane.floor.before:
@@ -154,33 +162,35 @@ class Attempt:
         self.lane.settle(self, end)
 
     def _leave(self) -> None:
+        # The task's context leads back here (`current`): without that cycle all is freed now, not by the collector,
+        # whose share of a short handler's time was a third.
+        self.task = None
         if not self.left:
             self.left = True
             self.lane.leave(self)
 
     def expire(self) -> None:
-        """The deadline has passed on a clock that a test moves (X1): what the timer would do. From any thread."""
+        """The deadline has passed on a clock that a test moves (X1): what the alarm would do. From any thread."""
         self.deadline = monotonic()  # a handler that ends before the loop hears of this is late as well
         floor = self.lane.floor
         if threading.get_ident() == floor.thread:
-            self._on_deadline()
+            self.on_deadline()
             return
         if self.context_made is not None:
             told_to_stop(self.context_made, StopReason.DEADLINE)
-        floor.threads.call(self._on_deadline)
+        floor.threads.call(self.on_deadline)
 
-    def _on_deadline(self) -> None:
+    def on_deadline(self) -> None:
         """The outcome is fixed as timed out (R3). The async handler is cancelled, once; then it has `overrun`."""
-        if self.closed or self.ended is not None:  # it ended in time; the loop was late to hear of it
+        if self.closed or self.ended is not None or self.timed_out:  # it ended in time; the loop was late to hear of it
+            self.watched = False
             return
-        if self.timer is not None:
-            self.timer.cancel()  # it may not be what called
-        now = monotonic()
-        # A sync handler's timer runs from its submission: the thread may have got to it later.
-        late = self.record.timeout_ms / 1000 if self.begun is None else self.deadline - now
-        if late > 0.0005:
-            self.timer = self.lane.loop.call_later(late, self._on_deadline)
+        if self.begun is None:  # no thread has got to it yet; its time begins then
+            self.deadline = monotonic() + self.record.timeout_ms / 1000
             return
+        if self.deadline > monotonic() + CLOSE_S:  # a thread got to it in this moment
+            return
+        self.watched = False
         if self.stop is StopReason.SHUTDOWN:
             return  # it was cancelled for that already: handed back if it ends, else it keeps its lease (M6)
         self.timed_out = True

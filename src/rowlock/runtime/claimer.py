@@ -11,6 +11,7 @@ import msgspec
 from rowlock.model.context import StopReason
 from rowlock.model.outcome import Blocked, Cancelled, End, GivenBack, Returned, Settlement, decide, success
 from rowlock.runtime import faults
+from rowlock.runtime.alarm import Alarm
 from rowlock.runtime.attempt import Attempt
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import brief, log
@@ -46,6 +47,7 @@ class Claimer:
         self.slots = slots
         self.running: dict[str, Attempt] = {}
         """By token: every attempt whose handler has not ended."""
+        self.alarm = Alarm(self.loop, self.running)
         self.open = 0
         """Attempts whose outcome is not fixed yet."""
         self._guard = guard

@@ -76,6 +76,8 @@ class Pipeline:
         singles = self.settler.stop()
         self.rescuer.stop()
         self.announcer.stop()
+        for claimer in self.claimers:
+            claimer.alarm.stop()
         background = (self._settling, self._rescuing, self._announcing)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
         await end_all([*tasks, *singles])
