@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SettingsError,
         StartRefused,
         TransactionConflict,
+        TransactionMisuse,
         UnsupportedDatabase,
         WrongDatabase,
     )
@@ -134,6 +135,7 @@ __all__ = [
     "State",
     "StopReason",
     "TransactionConflict",
+    "TransactionMisuse",
     "UnsupportedDatabase",
     "WrongDatabase",
 ]
@@ -207,6 +209,7 @@ _HOMES = {
     "State": "rowlock.model.outcome",
     "StopReason": "rowlock.model.context",
     "TransactionConflict": "rowlock.errors",
+    "TransactionMisuse": "rowlock.errors",
     "UnsupportedDatabase": "rowlock.errors",
     "WrongDatabase": "rowlock.errors",
 }

@@ -128,6 +128,10 @@ class LeaseLost(RowlockError):
     """This attempt no longer owns its record; nothing that it does changes the record any more (L3)."""
 
 
+class TransactionMisuse(RowlockError):
+    """A handler asked for a transaction that it does not have, or ended the one that is the attempt's (L8)."""
+
+
 class CorruptPayload(RowlockError):
     """A stored payload does not fit the declared schema (W5). The message has a path, never a value."""
 

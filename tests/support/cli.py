@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -57,3 +58,4 @@ def commands(capsys: pytest.CaptureFixture[str], folder: Path) -> Iterator[Calla
             file = getattr(sys.modules[name], "__file__", None)
             if file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
+        gc.collect()  # the groups that they declared, so that the next test's `check` does not miss an include of them

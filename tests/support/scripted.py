@@ -97,8 +97,11 @@ class Lane:
         self.settler = settler or Settled()
         self.held: dict[str, Any] = {}
         self.stuck: list[str] = []
+        self.handling: Any = SimpleNamespace(
+            handlers=None, guard=self.guard("handlers"), alone=lambda _roster, _queue: None
+        )
         self.claimer = Claimer(
-            self.floor, self.roster, self.settler, self.guard("claim:default"), self.held,
+            self.floor, self.roster, self.settler, self.guard("claim:default"), self.held, self.handling,
             queue="default", slots=slots, poll_s=0.01, on_stuck=self.stuck.append,
         )  # fmt: skip
         self.job: Any = None  # the one that a test is about, if it is about one

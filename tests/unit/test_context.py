@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.errors import LeaseLost, NotBuiltYet, RowlockError
+from rowlock.errors import LeaseLost, RowlockError, TransactionMisuse
 from rowlock.model.context import Context, StopReason
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -137,7 +137,7 @@ def test_a_lost_hold_can_be_asked_for() -> None:
 def test_the_transaction_is_refused_by_name(name: str) -> None:
     # contract: L8, Z1
     ctx = context()
-    with pytest.raises(NotBuiltYet, match=f"{name}.*transactional=True") as caught:
+    with pytest.raises(TransactionMisuse, match=f"{name}.*transactional=True") as caught:
         value = getattr(ctx, name)
         value()
     assert isinstance(caught.value, RowlockError)

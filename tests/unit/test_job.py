@@ -214,7 +214,6 @@ def test_a_wrong_kind_of_value_is_refused(options: dict[str, Any], words: str) -
 @pytest.mark.parametrize(
     "option",
     [
-        {"transactional": True},
         {"schedule": "* * * * *"},
         {"catch_up": "latest"},
         {"catch_up_max": 60},
@@ -234,7 +233,7 @@ def test_what_is_not_built_is_refused_and_named(option: dict[str, Any]) -> None:
 
 def test_asking_for_nothing_of_what_is_not_built_is_harmless(jobs: Jobs) -> None:
     # contract: J1
-    @jobs.job(**POLICY, transactional=False, schedule=None, executor="thread", dedupe_for=timedelta(0), overlap=None)
+    @jobs.job(**POLICY, schedule=None, executor="thread", dedupe_for=timedelta(0), overlap=None)
     def job() -> None: ...
 
     assert jobs.jobs == [job]

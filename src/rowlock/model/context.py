@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
-from rowlock.errors import LeaseLost, NotBuiltYet
+from rowlock.errors import LeaseLost, TransactionMisuse
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -22,6 +27,26 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     LOST = "lost"
     DEADLINE = "deadline"
+
+
+class Transaction(Protocol):
+    """The transaction of an attempt, as far as a context leads to it. Each raises `TransactionMisuse`."""
+
+    def connection(self, what: str) -> Connection:
+        """For a sync handler."""
+        ...
+
+    def session(self, what: str) -> Session:
+        """For a sync handler."""
+        ...
+
+    def async_connection(self, what: str) -> AsyncConnection:
+        """For an async handler."""
+        ...
+
+    def async_session(self, what: str) -> AsyncSession:
+        """For an async handler."""
+        ...
 
 
 class Context:
@@ -36,6 +61,7 @@ class Context:
         "_headers",
         "_stop_reason",
         "_stopping",
+        "_transaction",
         "attempt",
         "deadline",
         "id",
@@ -87,6 +113,7 @@ class Context:
         self._headers = headers
         self._stopping = False
         self._stop_reason: StopReason | None = None
+        self._transaction: Transaction | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -125,22 +152,29 @@ class Context:
             )
 
     @property
-    def connection(self) -> NoReturn:
-        """The connection of the attempt's transaction, for a sync handler. Raises `NotBuiltYet` (L8)."""
-        raise self._no_transaction("ctx.connection")
+    def connection(self) -> Connection:
+        """The connection of the attempt's transaction, for a sync handler (L8).
 
-    def session(self) -> NoReturn:
-        """A session in the attempt's transaction, for a sync handler. Raises `NotBuiltYet` (L8)."""
-        raise self._no_transaction("ctx.session()")
+        What is written on it commits together with the settlement, or not at all. Its `commit` and `rollback` raise.
+        Raises `TransactionMisuse` in an async handler, and in a job that is not declared with `transactional=True`.
+        """
+        return self._own("ctx.connection").connection("ctx.connection")
+
+    def session(self) -> Session:
+        """The ORM session of the attempt's transaction, for a sync handler; the same at each call (L8).
+
+        Raises `TransactionMisuse`, as `connection` does.
+        """
+        return self._own("ctx.session()").session("ctx.session()")
 
     @property
-    def aconnection(self) -> NoReturn:
-        """The connection of the attempt's transaction, for an async handler. Raises `NotBuiltYet` (L8)."""
-        raise self._no_transaction("ctx.aconnection")
+    def aconnection(self) -> AsyncConnection:
+        """The connection of the attempt's transaction, for an async handler (L8). Raises `TransactionMisuse`."""
+        return self._own("ctx.aconnection").async_connection("ctx.aconnection")
 
-    def asession(self) -> NoReturn:
-        """A session in the attempt's transaction, for an async handler. Raises `NotBuiltYet` (L8)."""
-        raise self._no_transaction("ctx.asession()")
+    def asession(self) -> AsyncSession:
+        """The ORM session of the attempt's transaction, for an async handler (L8). Raises `TransactionMisuse`."""
+        return self._own("ctx.asession()").async_session("ctx.asession()")
 
     def __repr__(self) -> str:
         return f"<Context id={self.id} job={self.job!r} attempt={self.attempt}/{self.max_attempts}>"
@@ -155,11 +189,17 @@ class Context:
             self._stop_reason = reason
         self._stopping = True
 
-    def _no_transaction(self, what: str) -> NotBuiltYet:
-        return NotBuiltYet(
-            f"{what} in job {self.job!r}: it is the transaction of a job declared with transactional=True (L8), which "
-            f"this version of Rowlock does not have yet; open a transaction of your own"
-        )
+    def _own(self, what: str) -> Transaction:
+        if self._transaction is None:
+            raise TransactionMisuse(
+                f"{what} in job {self.job!r}, which has no transaction of its own (L8): declare the job with "
+                f"transactional=True, or open a transaction yourself"
+            )
+        return self._transaction
+
+    def _join(self, transaction: Transaction) -> None:
+        """Give the handler its transaction, by the worker."""
+        self._transaction = transaction
 
 
 def _read(headers: object) -> Mapping[str, str]:

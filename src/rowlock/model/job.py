@@ -90,6 +90,7 @@ class Job(Generic[In, H]):
         self.backoff: Backoff | None = policy.backoff
         self.lease: timedelta | None = policy.lease
         self.overrun: timedelta | None = policy.overrun
+        self.transactional: bool = policy.transactional
         self.aliases: tuple[str, ...] = policy.aliases
         self.wire: WireType[In] = inputs.present
         self._inputs = inputs

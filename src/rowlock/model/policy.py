@@ -58,6 +58,7 @@ class DeclareOptions(TypedDict, total=False):
     catch_up_max: timedelta | float | None
     overlap: Literal["allow", "skip"] | None
     transactional: bool
+    """Run the handler inside a transaction that commits together with the settlement, or not at all (L8)."""
     executor: Literal["thread", "process"] | None
 
 
@@ -70,7 +71,6 @@ class JobOptions(DeclareOptions, total=False):
 
 # An option of the contract whose feature is not there is refused, never ignored (J1); these values ask for nothing.
 _NOT_BUILT: Mapping[str, tuple[object, ...]] = {
-    "transactional": (False,),
     "schedule": (None,),
     "catch_up": (None,),
     "catch_up_max": (None,),
@@ -95,6 +95,7 @@ class Policy:
     backoff: Backoff | None
     lease: timedelta | None
     overrun: timedelta | None
+    transactional: bool
 
 
 def read_policy(options: Mapping[str, object], *, job: str, name: str, database: str) -> Policy:
@@ -138,7 +139,14 @@ def read_policy(options: Mapping[str, object], *, job: str, name: str, database:
         backoff=backoff,
         lease=span("lease", LEASE_MIN, LEASE_MAX, "M2"),
         overrun=span("overrun", MILLISECOND, LEASE_MAX, "M2"),
+        transactional=_flag(options.get("transactional", False), what=f"{job}: transactional"),
     )
+
+
+def _flag(value: object, *, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise DeclarationTypeError(f"{what} is {shown(value)} (J1); it is True or False")
+    return value
 
 
 def database_name(value: object, *, who: str) -> str:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rowlock.model.context import Context, StopReason
 from rowlock.model.outcome import Blocked, End, GivenBack, Raised, TimedOut
+from rowlock.runtime import briefing, transactional
 from rowlock.runtime.alarm import CLOSE_S
+from rowlock.runtime.briefing import told_to_stop
 from rowlock.runtime.dispatch import Refused, decode, plan_of
 from rowlock.runtime.isolate import current
-from rowlock.runtime.verdict import conclude, report_failure, say_dropped, say_lost, timeout_error, told_to_stop
+from rowlock.runtime.verdict import conclude, report_failure, say_dropped, say_lost, timeout_error
 
 if TYPE_CHECKING:
+    from rowlock.model.outcome import Settlement
     from rowlock.runtime.claimer import Claimer
     from rowlock.runtime.roster import Plan
     from rowlock.store.dialects.base import Claimed
+    from rowlock.store.transactional import HandlerTransaction
+
+_gate = threading.Lock()
+"""Between a hold's end and the settlement in a handler's transaction: which came first counts (L3, L8)."""
 
 
 class Attempt:
@@ -29,9 +35,9 @@ class Attempt:
     """
 
     __slots__ = (
-        "arguments", "begun", "closed", "context_made", "deadline", "end", "ended", "id", "lane", "lease_ms", "lease_s",
-        "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "stale", "stop", "stray", "task",
-        "timed_out", "timer", "token", "watched",
+        "arguments", "begun", "closed", "context_made", "deadline", "end", "ended", "ending", "id", "lane", "lease_ms",
+        "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "settled", "stale", "stop",
+        "stray", "task", "timed_out", "timer", "token", "transaction", "unsure", "watched",
     )  # fmt: skip
 
     plan: Plan
@@ -60,6 +66,10 @@ class Attempt:
         self.timed_out = self.overran = self.closed = self.left = self.lost = self.stale = False
         self.watched = False
         """Whether its deadline is still to come."""
+        # Of a transactional attempt (L8): see `runtime/transactional.py`.
+        self.transaction: HandlerTransaction | None = None
+        self.settled: Settlement | None = None
+        self.ending = self.unsure = False
 
     # --- starting -----------------------------------------------------------------------------------------
 
@@ -75,7 +85,8 @@ class Attempt:
             return
         if plan.is_async:
             # Not through the loop's task factory: that one is for tasks that handlers start.
-            self.task = asyncio.Task(self._run(), loop=lane.loop, name=plan.name)
+            body = transactional.run(self) if plan.transactional else self._run()
+            self.task = asyncio.Task(body, loop=lane.loop, name=plan.name)
         else:
             self.deadline = monotonic() + self.record.timeout_ms / 1000  # until the thread gets to it: not before that
             lane.alarm.set(self.deadline)
@@ -102,6 +113,15 @@ class Attempt:
         return True
 
     async def _run(self) -> None:
+        # A GeneratorExit thrown into a task closes what it awaits, and is raised here once more: it is over then.
+        try:  # noqa: SIM105 - a context manager costs more, once a record
+            await self.awork()
+        except BaseException:  # noqa: BLE001, S110
+            pass
+        self.on_loop()
+
+    async def awork(self) -> None:
+        """An async handler's run, up to its `end`; does not raise."""
         lane = self.lane
         value: Any = None
         error: BaseException | None = None
@@ -120,10 +140,16 @@ class Attempt:
                 error = self._after(error)
             self.end = conclude(self, value, error)
             error = None  # its traceback has this frame: no cycle
-        self.on_loop()
 
     def in_thread(self) -> None:
         """A sync handler's whole run, on its thread; does not raise."""
+        if self.plan.transactional:
+            transactional.in_thread(self)
+        else:
+            self.work()
+
+    def work(self) -> None:
+        """A sync handler's run, up to its `end`; does not raise."""
         value: Any = None
         error: BaseException | None = None
         if not self._begin():
@@ -147,7 +173,10 @@ class Attempt:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.end is not None and not self.closed:
+        if self.settled is not None and not self.closed:
+            self.closed = True
+            self.lane.settled(self, self.settled)
+        elif self.end is not None and not self.closed:
             self._close(self.end)
         else:
             if not self.closed:  # the keeper's word, that its hold is lost, overtook the call on the loop
@@ -159,6 +188,8 @@ class Attempt:
 
     def _close(self, end: End) -> None:
         self.closed = True
+        if self.unsure:
+            self.lane.settler.doubt(self.token)
         self.lane.settle(self, end)
 
     def _leave(self) -> None:
@@ -225,7 +256,10 @@ class Attempt:
 
     def lose(self) -> None:
         """The hold is gone (L3): the handler is cancelled, and whatever it does afterwards is dropped."""
-        self.lost = True
+        with _gate:
+            self.lost = True
+            if self.ending:  # its settlement is under way in its own transaction: that one's verdict counts
+                return
         if self.closed:
             self.lane.settler.forget(self)
             return
@@ -233,6 +267,22 @@ class Attempt:
         say_lost(self)
         self.lane.lost(self)
         self.ask_to_stop(StopReason.LOST)
+
+    def hold_still(self) -> bool:
+        """From here on its own transaction says whether the hold stands (L8). False if it is gone already."""
+        with _gate:
+            self.ending = not (self.closed or self.lost)
+            return self.ending
+
+    def let_go(self) -> None:
+        """Its transaction is not committed: the usual rules again."""
+        self.ending = False
+
+    def join(self, transaction: HandlerTransaction) -> None:
+        """The handler's transaction has begun (L8). Before the handler starts."""
+        self.transaction = transaction
+        if self.context_made is not None:
+            briefing.join(self.context_made, transaction)
 
     def abandon_unstarted(self) -> None:
         """Its task was cancelled from outside before its first step, so that nothing of it ever ran."""
@@ -249,23 +299,7 @@ class Attempt:
     def context(self) -> Context:
         """The handler's context, made when somebody needs it."""
         if self.context_made is None:
-            record, db = self.record, self.lane.db
-            span = timedelta(milliseconds=record.timeout_ms)
-            run_at = db.dialect.from_db(record.run_at)
-            now = db.clock.host_now()
-            self.context_made = Context(
-                id=record.id,
-                job=self.plan.name,
-                key=record.key,
-                attempt=record.attempt,
-                max_attempts=record.max_attempts,
-                deadline=now + span,
-                queue=record.queue,
-                run_at=run_at or now,
-                headers=record.headers,
-            )
-            if self.stop is not None or self.lane.floor.draining:
-                told_to_stop(self.context_made, self.stop)
+            self.context_made = briefing.context_of(self)
         return self.context_made
 
     def _after(self, error: BaseException | None) -> BaseException | None:

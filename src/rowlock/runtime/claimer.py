@@ -14,15 +14,17 @@ from rowlock.runtime import faults
 from rowlock.runtime.alarm import Alarm
 from rowlock.runtime.attempt import Attempt
 from rowlock.runtime.bounds import bounded
+from rowlock.runtime.briefing import told_to_stop
 from rowlock.runtime.describe import brief, log
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
-from rowlock.runtime.verdict import event, told_to_stop
+from rowlock.runtime.verdict import event
 from rowlock.store.claim import claim, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rowlock.runtime.floor import Floor
+    from rowlock.runtime.handling import Alone, Handling
     from rowlock.runtime.roster import Roster
     from rowlock.runtime.settler import Settler
     from rowlock.store.dialects.base import Claimed
@@ -35,14 +37,16 @@ class Claimer:
     """One queue of one database, with slots of its own (K5)."""
 
     def __init__(
-        self, floor: Floor, roster: Roster, settler: Settler, guard: Guard, held: dict[str, Attempt], *,
-        queue: str, slots: int, poll_s: float, on_stuck: Callable[[str], None],
+        self, floor: Floor, roster: Roster, settler: Settler, guard: Guard, held: dict[str, Attempt],
+        handling: Handling, *, queue: str, slots: int, poll_s: float, on_stuck: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.floor = floor
         self.loop = floor.loop
         self.roster = roster
         self.db = roster.db
         self.settler = settler
+        self.handlers = handling.handlers
+        self.handlers_guard = handling.guard
         self.queue = queue
         self.slots = slots
         self.running: dict[str, Attempt] = {}
@@ -54,6 +58,9 @@ class Claimer:
         self._held = held
         self._poll_s = poll_s
         self._source = roster.source(queue)
+        self._alone = handling.alone(roster, queue)
+        # What runs alone is claimed apart, when its place is free (L8).
+        self._freely = self._source if self._alone is None else self._alone.others
         self._backlog = max(2 * slots, 1_000)
         self._overran = 0
         self._on_stuck = on_stuck
@@ -99,10 +106,25 @@ class Claimer:
             if self.floor.draining:
                 return 0, 0.0
         sent = monotonic()
-        records = await bounded(self.db, self.db.arun(claim, self._source, limit), self._guard.patience_s)
+        records = await bounded(self.db, self.db.arun(claim, self._freely, limit), self._guard.patience_s)
+        if self._alone is not None and len(records) < limit:
+            records += await self._claim_alone(self._alone)
         if not records:
             return 0, self._poll_s
         return (len(records), 0.0) if self.hand_over(records, sent) else (0, self._poll_s)
+
+    async def _claim_alone(self, alone: Alone) -> list[Claimed]:
+        """At most one record whose handler writes for as long as it runs, where others have to wait for that."""
+        if not alone.take(self.wake):
+            return []
+        records: list[Claimed] = []
+        try:
+            records = await bounded(self.db, self.db.arun(claim, alone.source, 1), self._guard.patience_s)
+        finally:
+            if not records:
+                alone.give_back()
+        alone.token = records[0].token if records else None
+        return records
 
     def wake(self) -> None:
         """Something may be due: look now. From the loop."""
@@ -197,10 +219,18 @@ class Claimer:
     def settle(self, attempt: Attempt, end: End) -> None:
         """The attempt's outcome is fixed."""
         self._fixed()
+        self.settler.add(attempt, self.settlement(attempt, end))
+
+    def settled(self, attempt: Attempt, settlement: Settlement) -> None:
+        """The attempt's outcome is fixed and written, in its handler's own transaction (L8)."""
+        self._fixed()
+        self.settler.told(attempt, settlement)
+
+    def settlement(self, attempt: Attempt, end: End) -> Settlement:
+        """What `end` comes to for the attempt's record."""
         if isinstance(end, Returned) and end.value is None:  # the hot path
-            self.settler.add(attempt, success(attempt.id, attempt.token))
-        else:
-            self.settler.add(attempt, self._decide(attempt, end))
+            return success(attempt.id, attempt.token)
+        return self._decide(attempt, end)
 
     def _decide(self, attempt: Attempt, end: End) -> Settlement:
         record = attempt.record
@@ -217,6 +247,8 @@ class Claimer:
     def leave(self, attempt: Attempt) -> None:
         """The attempt's handler has ended, its slot is free."""
         self.running.pop(attempt.token, None)
+        if self._alone is not None and attempt.token == self._alone.token:
+            self._alone.leave(self.loop)
         if attempt.begun is not None:
             self.floor.health.seconds += (attempt.ended or attempt.begun) - attempt.begun
         if attempt.overran:

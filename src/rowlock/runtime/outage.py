@@ -63,6 +63,8 @@ class Outage:
         self.said = False
         """Whether the outage has been logged, and its end has not."""
         self.over_since = float("-inf")
+        self.writes_wait: Callable[[], bool] = lambda: False
+        """Whether a handler's transaction keeps every other write waiting at this moment, as it may (L8)."""
         self.on_sign: Callable[[], None] = lambda: None
         """Called when one loop's statement went well while others wait in their pauses. Also on the keeper's thread."""
 
@@ -140,7 +142,7 @@ class Guard:
         self._failing = True
         self.beat.failed(error)
         self._in_a_row += 1
-        passing = self._in_a_row < PASSING and self.outage.is_passing(error)
+        passing = self.outage.is_passing(error) and (self._in_a_row < PASSING or self.outage.writes_wait())
         if isinstance(error, TimeoutError):
             # Sent into a silence that is over: the last of an outage whose end has been said, not a new one.
             passing = monotonic() - self.patience_s < self.outage.over_since

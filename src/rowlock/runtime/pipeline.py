@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rowlock.runtime.announcer import Announcer
 from rowlock.runtime.bounds import end_all
 from rowlock.runtime.claimer import Claimer
+from rowlock.runtime.handling import Handling
+from rowlock.runtime.health import Beat
 from rowlock.runtime.outage import Guard, Outage
 from rowlock.runtime.rescuer import Rescuer
 from rowlock.runtime.settler import Settler
@@ -26,7 +28,7 @@ class Pipeline:
 
     def __init__(
         self, floor: Floor, roster: Roster, *, slots: Mapping[str, int], poll_s: float, unknown_ms: int,
-        suffix: str, on_stuck: Callable[[str], None],
+        suffix: str, on_stuck: Callable[[str], None], transactions: int = 0,
     ) -> None:  # fmt: skip
         self.db = roster.db
         self.roster = roster
@@ -35,6 +37,8 @@ class Pipeline:
         self._suffix = suffix
         self._on_stuck = on_stuck
         self._outage = Outage(self.db, floor.events)
+        beat = floor.health.beat(f"handlers{suffix}") if roster.transactional else Beat("handlers")
+        self._handling = Handling(self.db, Guard(beat.name, self._outage, beat), transactions)
         self.settler = Settler(floor, self.db, self._guard("settler"), self.held)
         self.rescuer = Rescuer(
             self.db, self._guard("rescuer"), floor.events, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
@@ -42,12 +46,13 @@ class Pipeline:
         self.announcer = Announcer(roster, self._guard("announcer"), floor.events, unknown_ms=unknown_ms, poll_s=poll_s)
         self.claimers = [
             Claimer(
-                floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held,
+                floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held, self._handling,
                 queue=queue, slots=number, poll_s=poll_s, on_stuck=on_stuck,
             )
             for queue, number in slots.items()
         ]  # fmt: skip
         self.settler.on_room = self._room
+        self._outage.writes_wait = self._handling.writes_wait
         self._outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
         self._settling: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
@@ -81,6 +86,7 @@ class Pipeline:
         background = (self._settling, self._rescuing, self._announcing)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
         await end_all([*tasks, *singles])
+        await self._handling.aclose()
 
     def drain(self) -> None:
         """`floor.draining` is set: nothing is claimed, rescued or blocked any more."""

@@ -35,6 +35,7 @@ class Plan:
         "lease_s",
         "name",
         "overrun_s",
+        "transactional",
         "wants",
     )
 
@@ -46,6 +47,7 @@ class Plan:
         self.handler: Callable[..., Any] = job.handler
         self.is_async = job.is_async
         self.wants = job.wants_context
+        self.transactional = job.transactional
         self.backoff = backoff
         self.lease_s = lease.total_seconds()
         self.overrun_s = overrun_s
@@ -96,7 +98,23 @@ class Roster:
 
     def source(self, queue: str) -> Source:
         """What a claimer of `queue` takes from."""
-        return Source(JOBS, queue, self.branches, f"{socket.gethostname()}:{os.getpid()}"[:128])
+        return self._source(queue, self.branches)
+
+    def sources_apart(self, queue: str) -> tuple[Source, Source]:
+        """The same in two: what runs in a transaction of its handler's own (L8), and the others."""
+        mine: dict[bool, list[Branch]] = {True: [], False: []}
+        for branch in self.branches:
+            mine[self.plans[branch.job, branch.fingerprint].transactional].append(branch)
+        return self._source(queue, tuple(mine[True])), self._source(queue, tuple(mine[False]))
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a handler here works in a transaction of its own (L8)."""
+        return any(job.transactional for job in self.jobs)
+
+    @staticmethod
+    def _source(queue: str, branches: tuple[Branch, ...]) -> Source:
+        return Source(JOBS, queue, branches, f"{socket.gethostname()}:{os.getpid()}"[:128])
 
 
 def pairs_of(app: Program, db: Database) -> dict[Pair, Job[Any, Any]]:
@@ -167,3 +185,10 @@ def slots_of(app: Program, queue: str) -> int:
     declared = app.queues.get(queue)
     workers = None if declared is None else declared.workers
     return workers or app.settings.workers_for(queue)
+
+
+def transactions_of(app: Program, roster: Roster, queues: Collection[str]) -> int:
+    """How many transactions of handlers the queues of this database have at once in one process (C8, L8)."""
+    theirs = {job.queue for job in roster.jobs if job.transactional} & set(queues)
+    slots = sum(slots_of(app, queue) for queue in theirs)
+    return min(slots, 1) if roster.db.dialect.one_writer else slots

@@ -70,6 +70,14 @@ class Settler:
         self._waiting.append(Entry(attempt, settlement))
         self._work.set()
 
+    def doubt(self, token: str) -> None:
+        """A commit with this token's settlement in it was not answered: the next one recognises its effect (L1)."""
+        self._unsure.add(token)
+
+    def told(self, attempt: Attempt, settlement: Settlement) -> None:
+        """The settlement was committed with the handler's own transaction (L8)."""
+        self._settled(Entry(attempt, settlement))
+
     def forget(self, attempt: Attempt) -> None:
         """The attempt's hold is gone: what waits for it is dropped, and told.
 

@@ -81,11 +81,17 @@ def _auto_migrate(app: Program, name: str) -> bool:
 
 def refuse_small_pool(db: Database) -> None:
     """Raises StartRefused, with the arithmetic, for a pool that a worker would wait in for itself (C8)."""
-    if db.pool is not None and db.pool < PER_DATABASE:
+    needed = db.for_handlers + PER_DATABASE
+    if db.pool is not None and db.pool < needed:
+        slots = (
+            f"{db.for_handlers} for the slots of transactional jobs"
+            if db.for_handlers
+            else ("0 for its slots, since the lease form holds none,")
+        )
         raise StartRefused(
-            f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs 0 for its slots, since the lease "
-            f"form holds none, + {PER_DATABASE} for the database = {PER_DATABASE} connections; renewal has "
-            f"{PER_DATABASE} of its own on top. Raise database.{db.name}.pool, or leave it out"
+            f"database {db.name!r}: pool={db.pool} is too small (C8): a worker needs {slots} + {PER_DATABASE} for the "
+            f"database = {needed} connections; renewal has {PER_DATABASE} of its own on top. "
+            f"Raise database.{db.name}.pool, or leave it out"
         )
 
 

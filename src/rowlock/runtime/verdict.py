@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from rowlock.model.context import Context, StopReason
+from rowlock.model.context import StopReason
 from rowlock.model.outcome import Cancelled, End, GivenBack, Raised, Returned, TimedOut, is_outcome, not_an_outcome
 from rowlock.runtime.describe import log, trace
 from rowlock.runtime.events import Event
@@ -91,8 +91,3 @@ def event(attempt: Attempt, name: str, outcome: str | None = None) -> Event:
     record = attempt.record
     seconds = None if attempt.begun is None else (attempt.ended or monotonic()) - attempt.begun
     return Event(name, record.id, record.job, record.queue, record.attempt, outcome, seconds)
-
-
-def told_to_stop(context: Context, reason: StopReason | None) -> None:
-    """Sets what a handler sees of it."""
-    context._stop(reason)  # noqa: SLF001 - the runtime is the one who says so  # pyright: ignore[reportPrivateUsage]

@@ -17,7 +17,7 @@ from rowlock.runtime.keeper import Keeper
 from rowlock.runtime.pipeline import Pipeline
 from rowlock.runtime.pool import Threads
 from rowlock.runtime.program import Program
-from rowlock.runtime.roster import Roster, queues_of, slots_of
+from rowlock.runtime.roster import Roster, queues_of, slots_of, transactions_of
 from rowlock.store.programs import block_unknown
 
 # After the time for finishing: so long cancelled handlers have for their own cleaning up (M6),
@@ -45,6 +45,8 @@ class Worker:
         self._on_failure = on_failure
         self.rosters = {name: Roster(app, db, largest_lease=largest_lease) for name, db in app.databases.items()}
         self.served = queues_of(app, self.rosters, queues)
+        for name, roster in self.rosters.items():
+            roster.db.for_handlers = transactions_of(app, roster, self.served.get(name, ()))
         self.health = Health()
         self.failed_by: str | None = None
         """Why the worker can not go on (H1); it wants to be stopped then, and the process to exit 1."""
@@ -127,7 +129,7 @@ class Worker:
             Pipeline(
                 self._floor, roster, slots=each, poll_s=settings.poll_ms / 1000, unknown_ms=settings.unknown_ms,
                 on_stuck=self._stuck,
-                suffix="" if len(served) == 1 else f"@{roster.db.name}",
+                suffix="" if len(served) == 1 else f"@{roster.db.name}", transactions=roster.db.for_handlers,
             )
             for (roster, _), each in zip(served, numbers, strict=True)
         ]  # fmt: skip

@@ -25,6 +25,7 @@ from rowlock.store.clock import SYSTEM, Clock
 from rowlock.store.dialects import dialect_for
 from rowlock.store.dialects.base import Dialect
 from rowlock.store.failures import translated
+from rowlock.store.handlers import Handlers
 from rowlock.store.writer import WriterStopped, WriterThread
 
 P = ParamSpec("P")
@@ -56,6 +57,8 @@ class Database:
         self.dialect: Dialect = dialect_for(self.url)
         self.installation: str | None = None
         """The random id of this database's schema, once it was read (E3)."""
+        self.for_handlers = 0
+        """How many transactions of handlers a worker of this process has at once (L8): so many of `pool` are theirs."""
         self.hints: dict[Hashable, tuple[int, ...]] = {}
         """What the last look of each source found: a guess for the next one, never trusted."""
         self._lock = threading.Lock()
@@ -105,11 +108,7 @@ class Database:
         turn would still be waiting long after the network is back (K2).
         """
         self.silent_at = time.monotonic()
-        sync = conn.sync_connection
-        if sync is not None and conn.dialect.has_terminate:
-            sync.invalidate()  # not through `conn`: that would first say good-bye, and wait for an answer
-        else:
-            await conn.invalidate()
+        await engines.drop(conn)
 
     @contextmanager
     def transaction(self, conn: Connection) -> Generator[None]:
@@ -141,6 +140,10 @@ class Database:
         if self.clock.bound is None and not self.dialect.one_writer:
             return {}
         return {"rl_now": self.dialect.to_db(self.clock.host_now())}
+
+    def handlers(self, size: int) -> Handlers:
+        """Connections for `size` transactions of handlers (L8), for a worker, which closes them."""
+        return Handlers(self, size)
 
     # --- engines ------------------------------------------------------------------------------------------
 

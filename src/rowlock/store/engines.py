@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import ArgumentError, DisconnectionError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from rowlock.errors import UnsupportedDatabase
 from rowlock.store.failures import is_outage
@@ -94,12 +94,66 @@ def async_engine(db: Database) -> AsyncEngine:
     return engine
 
 
+def handler_engine(db: Database, size: int) -> Engine:
+    """For the transactions of sync handlers: at most `size` at once, in sessions as a user's program has them."""
+    if isinstance(db.target, Engine):
+        engine = _recreated(db.target)
+    else:
+        url, _ = db.dialect.urls(db.url)
+        engine = create_engine(url, **_of_handlers(db, size, is_async=False))
+    _listen_as_handlers_want(engine, db)
+    return engine
+
+
+def async_handler_engine(db: Database, size: int) -> AsyncEngine:
+    """The same for async handlers, on the running loop."""
+    if isinstance(db.target, AsyncEngine):
+        engine = AsyncEngine(_recreated(db.target.sync_engine))
+    else:
+        engine = create_async_engine(db.dialect.handler_url(db.url), **_of_handlers(db, size, is_async=True))
+    _listen_as_handlers_want(engine.sync_engine, db)
+    return engine
+
+
+def _of_handlers(db: Database, size: int, *, is_async: bool) -> dict[str, Any]:
+    return {
+        "logging_name": LOGGING_NAME,
+        "hide_parameters": True,
+        "connect_args": db.dialect.connect_args(is_async=is_async, wait_ms=db.wait_ms),
+        "pool_size": size,
+        "max_overflow": -1,
+        "pool_logging_name": LOGGING_NAME,
+    }
+
+
+def _listen_as_handlers_want(engine: Engine, db: Database) -> None:
+    """READ COMMITTED and UTC, as everywhere (C7); no bound on lock waits and no planner's settings: it is their SQL."""
+
+    def connected(dbapi_connection: Any, _record: Any) -> None:
+        engine.dialect.set_isolation_level(dbapi_connection, db.dialect.handler_isolation)
+        cursor = dbapi_connection.cursor()
+        try:
+            db.dialect.on_handler_connect(cursor, wait_ms=db.wait_ms)
+        finally:
+            cursor.close()
+        dbapi_connection.commit()
+
+    event.listen(engine, "connect", connected)
+    _listen_idle(engine)
+    if db.dialect.one_writer:  # its driver begins only before a row is written
+
+        def begin(conn: Connection) -> None:
+            conn.exec_driver_sql(db.dialect.begin)
+
+        event.listen(engine, "begin", begin)
+
+
 def _recreated(given: Engine) -> Engine:
     return Engine(given.pool.recreate(), given.dialect, given.url, logging_name=LOGGING_NAME, hide_parameters=True)
 
 
 def _pool(db: Database) -> dict[str, Any]:
-    size, overflow = (POOL_SIZE, POOL_OVERFLOW) if db.pool is None else (db.pool, 0)
+    size, overflow = (POOL_SIZE, POOL_OVERFLOW) if db.pool is None else (max(1, db.pool - db.for_handlers), 0)
     # Nothing is left open when a connection is returned (`guarded`), so the pool need not roll back: one trip less.
     return {
         "pool_size": size,
@@ -123,9 +177,19 @@ def _listen(engine: Engine, db: Database) -> None:
         finally:
             cursor.close()
 
-    def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+    def taken(_dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         if record.info["rowlock_made"] < db.silent_at:
             raise DisconnectionError("another connection of its time fell silent")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "checkout", taken)
+    _listen_idle(engine)
+
+
+def _listen_idle(engine: Engine) -> None:
+    """Looks whether a connection that was idle for long is still there, before it is used."""
+
+    def taken(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         used = record.info.get("rowlock_used")
         if used is None or time.monotonic() - used < IDLE_BEFORE_CHECK:
             return
@@ -139,7 +203,6 @@ def _listen(engine: Engine, db: Database) -> None:
     def returned(_dbapi_connection: Any, record: Any) -> None:
         record.info["rowlock_used"] = time.monotonic()
 
-    event.listen(engine, "connect", connected)
     event.listen(engine, "checkout", taken)
     event.listen(engine, "checkin", returned)
 
@@ -158,6 +221,15 @@ def guarded(conn: Connection, db: Database, function: Callable[[], T]) -> T:
     except BaseException:
         conn.invalidate()
         raise
+
+
+async def drop(conn: AsyncConnection) -> None:
+    """Closes a connection on which a reply may still be on its way (C8)."""
+    sync = conn.sync_connection
+    if sync is not None and conn.dialect.has_terminate:
+        sync.invalidate()  # not through `conn`: that would first say good-bye, and wait for an answer
+    else:
+        await conn.invalidate()
 
 
 def rollback(conn: Connection) -> None:

@@ -25,7 +25,9 @@ from rowlock.store import schema
 from rowlock.store.clock import Clock
 from rowlock.store.database import Database, StoreFunction, Target
 from rowlock.store.failures import translated
+from rowlock.store.handlers import Handlers
 from rowlock.store.migrations import migrate, verify
+from rowlock.testing.transactions import CaseHandlers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,6 +139,10 @@ class ConnectionDatabase(Database):
     def transaction(self, conn: Connection) -> Generator[None]:
         """The savepoint around each function is what it needs."""
         yield
+
+    def handlers(self, size: int) -> Handlers:
+        """Handlers' transactions are savepoints of the case's one."""
+        return CaseHandlers(self, self._conn)
 
     def engine(self) -> NoReturn:
         """There is none."""

@@ -11,18 +11,21 @@ from rowlock.errors import KitValueError
 from rowlock.model.context import Context, StopReason
 from rowlock.model.job import Job
 from rowlock.runtime import faults
+from rowlock.testing.transactions import Given, GivenTransaction
 
 
 def context(
     job: Job[Any, Any] | str = "test", *, id: int = 1, key: str | None = None, attempt: int = 1,
     max_attempts: int | None = None, deadline: datetime | None = None, queue: str | None = None,
     run_at: datetime | None = None, headers: Mapping[str, str] | None = None, stop_reason: StopReason | None = None,
-    stopping: bool = False,
+    stopping: bool = False, connection: Given | None = None,
 ) -> Context:  # fmt: skip
     """A `Context` for calling `job.handler` in a unit test (R7).
 
     Of a job it has the name, the queue, `max_attempts` and the deadline, unless they are given. Else `max_attempts` is
-    at least `attempt`, and the deadline an hour from now. `stop_reason` implies `stopping`. Raises `KitValueError`.
+    at least `attempt`, and the deadline an hour from now. `stop_reason` implies `stopping`. `connection`
+    (what an enqueue takes) is what a transactional handler finds as `ctx.connection`, `ctx.session()` and their async
+    forms (L8); it is the test that ends its transaction. Raises `KitValueError`.
     """
     declared = job if isinstance(job, Job) else None
     if max_attempts is None:
@@ -41,6 +44,8 @@ def context(
         run_at=run_at or now,
         headers=headers,
     )
+    if connection is not None:
+        made._join(GivenTransaction(connection))  # noqa: SLF001 - in place of the worker  # pyright: ignore[reportPrivateUsage]
     if stopping or stop_reason is not None:
         made._stop(stop_reason)  # noqa: SLF001 - in place of the worker  # pyright: ignore[reportPrivateUsage]
     return made

@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
@@ -68,6 +69,21 @@ class Dialect(ABC):
     @abstractmethod
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
         """Session settings of a connection of Rowlock's own: READ COMMITTED, UTC, a bound on lock waits (C7)."""
+
+    handler_isolation: ClassVar[Literal["READ COMMITTED", "AUTOCOMMIT"]] = "READ COMMITTED"
+    """Of a transaction that a handler works in (L8, C7)."""
+
+    def handler_url(self, url: URL) -> URL:
+        """The async URL for the transactions of async handlers."""
+        return self.urls(url)[1]
+
+    def on_handler_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        """Session settings of a connection that a handler works on: what its settlement relies on (L8)."""
+        self.on_connect(cursor, wait_ms=wait_ms)
+
+    def place_of_handlers(self, db: Database) -> Path | None:
+        """The file that stands for the one place of a handler's transaction, where only one can write (L8)."""
+        return None
 
     def add_functions(self, cursor: Any) -> None:  # noqa: B027 - most databases need none
         """Functions that statements use and the server lacks; also for a connection that is not Rowlock's (X1)."""

@@ -49,17 +49,25 @@ class MySQL(ClaimHooks, EnqueueHooks):
         return {"connect_timeout": 10, "charset": "utf8mb4"}
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        self._refuse_charset(cursor)
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(
+            "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', "
+            f"innodb_lock_wait_timeout = {max(1, -(-wait_ms // 1000))}"
+        )
+
+    def on_handler_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        self._refuse_charset(cursor)
+        cursor.execute("SET SESSION time_zone = '+00:00'")
+
+    @staticmethod
+    def _refuse_charset(cursor: Any) -> None:
         cursor.execute("SELECT @@character_set_client")
         if (charset := cursor.fetchone()[0]) != "utf8mb4":
             raise UnsupportedDatabase(
                 f"the connections of this engine speak {charset}, which replaces the characters of payloads that it "
                 f"does not have; make the engine with ?charset=utf8mb4"
             )
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        cursor.execute(
-            "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', "
-            f"innodb_lock_wait_timeout = {max(1, -(-wait_ms // 1000))}"
-        )
 
     def check_server(self, conn: Connection) -> None:
         version = conn.exec_driver_sql("SELECT version()").scalar_one()

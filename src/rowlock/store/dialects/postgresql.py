@@ -90,6 +90,9 @@ class PostgreSQL(Dialect):
             f"set_config('jit', 'off', false), set_config('lock_timeout', '{wait_ms}ms', false)"
         )
 
+    def on_handler_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        cursor.execute("SELECT set_config('timezone', 'UTC', false)")
+
     def check_server(self, conn: Connection) -> None:
         version = int(conn.exec_driver_sql("SHOW server_version_num").scalar_one())
         if version < 130_000:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sqlalchemy.engine import URL, Connection
 
@@ -70,6 +72,20 @@ class SQLite(Dialect):
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.connection.text_factory = texts.shown
         self.add_functions(cursor)
+
+    handler_isolation: ClassVar[Literal["READ COMMITTED", "AUTOCOMMIT"]] = "AUTOCOMMIT"  # the `begin` event begins
+
+    def handler_url(self, url: URL) -> URL:
+        return self.urls(url)[0].set(drivername="sqlite+aiosqlite")
+
+    def on_handler_connect(self, cursor: Any, *, wait_ms: int) -> None:
+        # What is read is the user's: texts come as they always do.
+        cursor.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+
+    def place_of_handlers(self, db: Database) -> Path | None:
+        return Path(f"{os.path.realpath(str(db.url.database))}-rowlock-place")
 
     def add_functions(self, cursor: Any) -> None:
         cursor.connection.create_function("rowlock_plus_ms", 2, sql.plus_ms, deterministic=True)

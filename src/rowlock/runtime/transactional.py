@@ -1,0 +1,133 @@
+"""An attempt whose handler works in a transaction that commits together with its settlement, or not at all (L8)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rowlock.model.outcome import GivenBack, Raised, Returned, Settlement, is_outcome
+from rowlock.runtime import faults
+from rowlock.runtime.describe import log, trace
+from rowlock.runtime.outage import DATABASE_FAILURES
+from rowlock.runtime.verdict import report_failure
+from rowlock.store.settle import Verdict
+
+if TYPE_CHECKING:
+    from rowlock.runtime.attempt import Attempt
+    from rowlock.store.transactional import HandlerTransaction
+
+FINISHING = frozenset({"ack", "drop", "dead"})
+"""The outcomes that end the work: with them its effects are committed. What is tried again must not have happened."""
+AGAIN_S = 0.1
+LATER_S = 1.0
+
+
+def in_thread(attempt: Attempt) -> None:
+    """A sync handler's whole run, on its thread; does not raise."""
+    guard = attempt.lane.handlers_guard
+    try:
+        with attempt.lane.handlers.open() as transaction:
+            guard.worked()
+            attempt.join(transaction)
+            attempt.work()
+            settlement = _committed_with(attempt)
+            if settlement is not None and _prepared(attempt, transaction):
+                while (verdict := transaction.settle(settlement)) is Verdict.BUSY and monotonic() < attempt.limit:
+                    time.sleep(AGAIN_S)
+                if _accepted(attempt, verdict):
+                    attempt.unsure = True
+                    transaction.commit()
+                    _done(attempt, settlement)
+    except BaseException as error:  # noqa: BLE001 - a thread of ours goes on whatever a database does
+        pause = _failed(attempt, error)
+        if pause:
+            time.sleep(pause)
+
+
+async def run(attempt: Attempt) -> None:
+    """An async handler's whole run, as its task; does not raise."""
+    guard = attempt.lane.handlers_guard
+    try:
+        async with attempt.lane.handlers.aopen() as transaction:
+            guard.worked()
+            attempt.join(transaction)
+            try:
+                await attempt.awork()
+            except BaseException:
+                if attempt.ended is None:  # else it is a GeneratorExit, raised once more (see `Attempt._run`)
+                    raise
+            transaction.dropped = attempt.stop is not None
+            settlement = _committed_with(attempt)
+            if settlement is not None and not transaction.dropped:
+                conn = transaction.aconnection
+                assert conn is not None
+                if await conn.run_sync(lambda _: _prepared(attempt, transaction)):
+                    verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
+                    while verdict is Verdict.BUSY and monotonic() < attempt.limit:
+                        await asyncio.sleep(AGAIN_S)
+                        verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
+                    if _accepted(attempt, verdict):
+                        attempt.unsure = True
+                        await conn.run_sync(lambda _: transaction.commit())
+                        _done(attempt, settlement)
+    except BaseException as error:  # noqa: BLE001 - R4: nothing of it may reach the loop
+        pause = _failed(attempt, error)
+        if pause:
+            await asyncio.sleep(pause)
+    attempt.on_loop()
+
+
+def _committed_with(attempt: Attempt) -> Settlement | None:
+    """The settlement that commits with the handler's work; None if its work is to be undone."""
+    end = attempt.end
+    if end is None or not (isinstance(end, Returned) or (isinstance(end, Raised) and is_outcome(end.error))):
+        return None
+    settlement = attempt.lane.settlement(attempt, end)
+    return settlement if settlement.outcome in FINISHING and attempt.hold_still() else None
+
+
+def _prepared(attempt: Attempt, transaction: HandlerTransaction) -> bool:
+    """Whether the handler's writes went well, and nobody ended its transaction. If not, the attempt has failed."""
+    try:
+        faults.hit("settling")
+        transaction.finish()
+    except BaseException as error:  # noqa: BLE001 - what a flush or a constraint raises is the handler's failure
+        _fail(attempt, error)
+        return False
+    return True
+
+
+def _accepted(attempt: Attempt, verdict: Verdict) -> bool:
+    if verdict is not Verdict.SETTLED:
+        attempt.end = None  # its hold is gone: told by `on_loop`, and nothing of it is committed
+        attempt.let_go()
+    return verdict is Verdict.SETTLED
+
+
+def _done(attempt: Attempt, settlement: Settlement) -> None:
+    attempt.unsure = False
+    attempt.settled = settlement
+
+
+def _failed(attempt: Attempt, error: BaseException) -> float:
+    """What was not the handler's doing: the seconds to wait before the attempt is given back, 0 if it had begun."""
+    if attempt.settled is not None:  # committed; giving the connection back failed
+        return 0.0
+    if attempt.begun is None:
+        attempt.end = GivenBack()
+        guard = attempt.lane.handlers_guard
+        if isinstance(error, DATABASE_FAILURES):
+            return guard.failed(error)
+        log.error("a handler's transaction could not begin: %s; its record goes back", trace(error))
+        guard.beat.failed(error)
+        return LATER_S
+    _fail(attempt, error)
+    return 0.0
+
+
+def _fail(attempt: Attempt, error: BaseException) -> None:
+    report_failure(attempt, error)
+    attempt.end = Raised(error)
+    attempt.let_go()
