@@ -81,3 +81,13 @@ pause = Table(
     Column("queue", String(128), primary_key=True),
     Column("paused_at", Instant, nullable=False),
 )
+
+sweep = Table(
+    "rowlock_sweep",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("token", String(64)),
+    Column("lease", Instant),
+    Column("next_at", Instant),
+    Column("position", Text),
+)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
+from rowlock.store.dialects.aging import Aging
 from rowlock.store.dialects.values import (
     CLAIMED_COLUMNS,
     PARAMETERS,
@@ -54,6 +55,8 @@ class Dialect(ABC):
     """One transaction at a time can write, so Rowlock's async work shares one thread and its transactions."""
     begin: ClassVar[str] = "BEGIN"
     renew_program: ClassVar[str] = "ON CONFLICT (pair) DO UPDATE SET announced_at = excluded.announced_at"
+    aging: ClassVar[Aging] = Aging()
+    """How retention meets tables of any shape."""
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
 

@@ -17,6 +17,7 @@ from rowlock.model.table import QueueShape
 from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects import scan
+from rowlock.store.dialects.aging import Aging, MySQLAging
 from rowlock.store.dialects.mysql_claim import ClaimHooks, run
 from rowlock.store.dialects.mysql_enqueue import EnqueueHooks
 
@@ -33,6 +34,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
     renew_program: ClassVar[str] = "ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
     due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
     max_batch: ClassVar[int] = 200
+    aging: ClassVar[Aging] = MySQLAging()
     transactional_ddl: ClassVar[bool] = False
 
     # --- connecting ---------------------------------------------------------------------------------------

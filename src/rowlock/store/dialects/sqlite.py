@@ -17,6 +17,7 @@ from rowlock.model.table import QueueShape
 from rowlock.store.dialects import scan, sqlite_file
 from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects import sqlite_texts as texts
+from rowlock.store.dialects.aging import Aging, SQLiteAging
 from rowlock.store.dialects.base import (
     PARAMETERS,
     Claimed,
@@ -45,6 +46,7 @@ class SQLite(Dialect):
     transactional_ddl: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
+    aging: ClassVar[Aging] = SQLiteAging()
 
     # --- connecting ---------------------------------------------------------------------------------------
 
@@ -62,6 +64,8 @@ class SQLite(Dialect):
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
         cursor.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")  # a new file; later it takes a VACUUM (N10)
         mode = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if str(mode).lower() != "wal":
             path = cursor.execute("PRAGMA database_list").fetchone()[2]
