@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from rowlock.model.group import Jobs
     from rowlock.model.identity import Id, Secret
     from rowlock.model.job import Job
+    from rowlock.model.lifecycle import Archive, Lifecycle, Retention, Ttl
     from rowlock.model.outcome import Ack, Category, Dead, Drop, Outcome, Retry, Snooze, State
     from rowlock.model.policy import DeclareOptions, JobOptions
     from rowlock.model.request import Enqueued, EnqueueOptions
+    from rowlock.model.retention import Planned, SweepReport, TableSweep
     from rowlock.model.settings import Settings
     from rowlock.model.table import Lease
     from rowlock.queues import QueueInfo
@@ -70,6 +72,7 @@ __all__ = [
     "Ack",
     "Action",
     "App",
+    "Archive",
     "AuditEntry",
     "AuditPage",
     "Backoff",
@@ -110,6 +113,7 @@ __all__ = [
     "KeyTaken",
     "Lease",
     "LeaseLost",
+    "Lifecycle",
     "LoginRefused",
     "MissingDriver",
     "NotBuiltYet",
@@ -120,9 +124,11 @@ __all__ = [
     "OutcomeError",
     "OutcomeTypeError",
     "Page",
+    "Planned",
     "QueueInfo",
     "Reason",
     "Record",
+    "Retention",
     "Retry",
     "RowlockError",
     "SafeError",
@@ -134,8 +140,11 @@ __all__ = [
     "StartRefused",
     "State",
     "StopReason",
+    "SweepReport",
+    "TableSweep",
     "TransactionConflict",
     "TransactionMisuse",
+    "Ttl",
     "UnsupportedDatabase",
     "WrongDatabase",
 ]
@@ -144,6 +153,7 @@ _HOMES = {
     "Ack": "rowlock.model.outcome",
     "Action": "rowlock.store.audit",
     "App": "rowlock.app",
+    "Archive": "rowlock.model.lifecycle",
     "AuditEntry": "rowlock.store.audit",
     "AuditPage": "rowlock.store.audit",
     "Backoff": "rowlock.model.backoff",
@@ -184,6 +194,7 @@ _HOMES = {
     "KeyTaken": "rowlock.errors",
     "Lease": "rowlock.model.table",
     "LeaseLost": "rowlock.errors",
+    "Lifecycle": "rowlock.model.lifecycle",
     "LoginRefused": "rowlock.errors",
     "MissingDriver": "rowlock.errors",
     "NotBuiltYet": "rowlock.errors",
@@ -194,9 +205,11 @@ _HOMES = {
     "OutcomeError": "rowlock.model.answer",
     "OutcomeTypeError": "rowlock.model.answer",
     "Page": "rowlock.store.records",
+    "Planned": "rowlock.model.retention",
     "QueueInfo": "rowlock.queues",
     "Reason": "rowlock.store.explain",
     "Record": "rowlock.store.records",
+    "Retention": "rowlock.model.lifecycle",
     "Retry": "rowlock.model.outcome",
     "RowlockError": "rowlock.errors",
     "SafeError": "rowlock.errors",
@@ -208,8 +221,11 @@ _HOMES = {
     "StartRefused": "rowlock.errors",
     "State": "rowlock.model.outcome",
     "StopReason": "rowlock.model.context",
+    "SweepReport": "rowlock.model.retention",
+    "TableSweep": "rowlock.model.retention",
     "TransactionConflict": "rowlock.errors",
     "TransactionMisuse": "rowlock.errors",
+    "Ttl": "rowlock.model.lifecycle",
     "UnsupportedDatabase": "rowlock.errors",
     "WrongDatabase": "rowlock.errors",
 }

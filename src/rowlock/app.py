@@ -28,13 +28,14 @@ from rowlock.model.site import caller, site_of
 from rowlock.model.table import Lease
 from rowlock.operations import Records
 from rowlock.queues import DeclaredQueue, Queues
+from rowlock.retaining import Retaining
 from rowlock.runtime import serve
 from rowlock.runtime.events import Event, Events
 from rowlock.store import enqueue, migrations
 from rowlock.store.database import Database
 
 
-class App(HookDecorators):
+class App(HookDecorators, Retaining):
     """What a program declares and is bound to.
 
     Arguments: `url_or_engine` the database named "default": a URL (sqlite:///file, postgresql://, mysql://,
@@ -62,6 +63,11 @@ class App(HookDecorators):
         self._under_test = False
         self.records = Records(self._configured.one, self)
         self.audit = Audit(self._configured.one)
+        configured = self._configured
+        self._retain(
+            self._settings, lambda: configured.names, lambda: configured.databases, configured.one,
+            overrides=lambda: self._settings.retention.overrides,
+        )  # fmt: skip
         self._own = Jobs()
         self.include(self._own, *groups_of(include))
 

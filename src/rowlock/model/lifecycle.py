@@ -166,7 +166,7 @@ class Lifecycle:
             raise DeclarationError(f"Lifecycle: {shown(kind)} is no class (N1); the classes are {', '.join(CLASSES)}")
         _refuse_misplaced("Lifecycle", misplaced)
         for name, value, of in (("retention", retention, Retention), ("ttl", ttl, Ttl), ("archive", archive, Archive)):
-            if value is not None and not isinstance(value, of):
+            if value is not None and not isinstance(value, of):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers need not be typed
                 raise DeclarationTypeError(f"Lifecycle: {name} is {shown(value)} (N1); give {of.__name__}(…)")
         self.kind: LifecycleClass = kind
         self.retention = retention

@@ -95,3 +95,5 @@ class Planned:
     """How many rows would go now (dry run)."""
     oldest_goes_at: datetime | None = None
     """When the oldest row that is not due yet goes (dry run)."""
+    error: str | None = None
+    """Why that could not be counted."""

@@ -50,6 +50,8 @@ class Event:
     attempt: int | None = None
     outcome: str | None = None
     seconds: float | None = None
+    count: int | None = None
+    """Of `swept`: how many rows; `outcome` is then the table."""
 
 
 class Events:

@@ -36,9 +36,9 @@ class Pipeline:
         self._floor = floor
         self._suffix = suffix
         self._on_stuck = on_stuck
-        self._outage = Outage(self.db, floor.events)
+        self.outage = Outage(self.db, floor.events)
         beat = floor.health.beat(f"handlers{suffix}") if roster.transactional else Beat("handlers")
-        self._handling = Handling(self.db, Guard(beat.name, self._outage, beat), transactions)
+        self._handling = Handling(self.db, Guard(beat.name, self.outage, beat), transactions)
         self.settler = Settler(floor, self.db, self._guard("settler"), self.held)
         self.rescuer = Rescuer(
             self.db, self._guard("rescuer"), floor.events, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
@@ -52,8 +52,8 @@ class Pipeline:
             for queue, number in slots.items()
         ]  # fmt: skip
         self.settler.on_room = self._room
-        self._outage.writes_wait = self._handling.writes_wait
-        self._outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
+        self.outage.writes_wait = self._handling.writes_wait
+        self.outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
         self._settling: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Pipeline:
 
     def _guard(self, service: str) -> Guard:
         name = service + self._suffix
-        return Guard(name, self._outage, self._floor.health.beat(name))
+        return Guard(name, self.outage, self._floor.health.beat(name))
 
     def _wake(self, queues: Collection[str]) -> None:
         for queue in queues:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rowlock.model.settings import Settings
     from rowlock.runtime.events import Hooks
     from rowlock.store.database import Database
+    from rowlock.store.lifecycles import Lifecycles
 
 
 class DeclaredQueue(Protocol):
@@ -48,6 +49,11 @@ class Program(Protocol):
     @property
     def hooks(self) -> Hooks:
         """What listens to attempts and events (H2)."""
+        ...
+
+    @property
+    def lifecycles(self) -> Lifecycles:
+        """Whose rows go when (N)."""
         ...
 
     def validate(self) -> None:

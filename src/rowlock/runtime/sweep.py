@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rowlock.errors import DatabaseUnavailable, LoginRefused
 from rowlock.model.retention import SweepReport, TableSweep
-from rowlock.model.texts import class_path, error_class
+from rowlock.model.texts import error_class
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
 from rowlock.store.archive import Moved, move
@@ -179,12 +179,10 @@ class Sweep:
             statement = self._db.arun(move, subject, walk.branch, keys, self._turn, None)
             moved: Moved = await bounded(self._db, statement, PATIENCE_S)
         else:
-            moved = await self._blocking(
-                lambda: self._db.run(move, subject, walk.branch, keys, self._turn, target)
-            )
+            moved = await self._blocking(lambda: self._db.run(move, subject, walk.branch, keys, self._turn, target))
         for _ in range(moved.taken):
             self._note(walk, f"keeps a row: the archive {subject.archive.table.fullname!r} has another of its key")
-        return moved.count
+        return moved.moved
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -222,12 +220,10 @@ def _place(at: Any) -> Place | None:
 
 def _named(error: BaseException) -> str:
     """The class of what failed, and of the driver's error in it: never its text, which quotes rows (S6)."""
-    original = getattr(error, "orig", None)
+    original: object = getattr(error, "orig", None)
     name = error_class(error)
-    return name if original is None else f"{name} ({class_path(type(original))})"
+    return f"{name} ({error_class(original)})" if isinstance(original, BaseException) else name
 
 
 def _name_of(guard: Guard) -> str:
     return getattr(guard, "__qualname__", type(guard).__name__)
-
-

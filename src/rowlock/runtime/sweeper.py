@@ -17,7 +17,7 @@ from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.events import Event, Events
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
-from rowlock.runtime.sweep import Blocking, Sweep
+from rowlock.runtime.sweep import PATIENCE_S, Blocking, Sweep
 from rowlock.store.own import left_behind
 from rowlock.store.reclaim import reclaim
 from rowlock.store.turn import TurnLost, give_back, peek, take
@@ -41,7 +41,7 @@ class Sweeper:
 
     def __init__(
         self, program: Program, db: Database, guard: Guard, events: Events, *, blocking: Blocking | None = None,
-        first_s: float | None = None,
+        first_s: float | None = None, token: str | None = None,
     ) -> None:  # fmt: skip
         self._program = program
         self._db = db
@@ -49,6 +49,7 @@ class Sweeper:
         self._events = events
         self._blocking = blocking or on_a_thread
         self._first_s = FIRST_S if first_s is None else first_s
+        self._token = token or secrets.token_hex(16)
         self._complained: set[str] = set()
 
     async def run(self) -> None:
@@ -68,16 +69,17 @@ class Sweeper:
         """One sweep, due or not (`early`); None: another process has the turn, or it is not due."""
         db = self._db
         faults.hit("sweeper")
-        token = secrets.token_hex(16)
-        turn = await bounded(db, db.arun(take, token, EVERY, early=early), self._guard.patience_s)
+        turn = await bounded(db, db.arun(take, self._token, EVERY, early=early), self._guard.patience_s)
         if turn is None:
             return None
+        longest_s = self._program.settings.job.sweep_ms / 1000
+        self._guard.rests(longest_s + RECLAIM_S + PATIENCE_S)  # a guard that hangs is told by the beat
         begun = monotonic()
         lifecycles, overrides = self._program.lifecycles, self._program.settings.retention.overrides
         subjects = lifecycles.subjects(db, overrides)
         sweep = Sweep(
             db, subjects, turn, databases=self._program.databases, blocking=self._blocking,
-            until=begun + self._program.settings.job.sweep_ms / 1000,
+            until=begun + longest_s,
         )  # fmt: skip
         try:
             await sweep.run()
@@ -164,7 +166,9 @@ def _deliver(future: asyncio.Future[Any], answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         error = answer["error"]
         # StopIteration can not be raised into a future, and SystemExit would end the loop.
-        future.set_exception(error if isinstance(error, Exception) and not isinstance(error, StopIteration) else _Ended(error))
+        future.set_exception(
+            error if isinstance(error, Exception) and not isinstance(error, StopIteration) else _Ended(error)
+        )
     else:
         future.set_result(answer["result"])
 

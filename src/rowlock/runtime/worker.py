@@ -18,6 +18,7 @@ from rowlock.runtime.pipeline import Pipeline
 from rowlock.runtime.pool import Threads
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import Roster, queues_of, slots_of, transactions_of
+from rowlock.runtime.sweepers import Sweepers
 from rowlock.store.programs import block_unknown
 
 # After the time for finishing: so long cancelled handlers have for their own cleaning up (M6),
@@ -54,6 +55,7 @@ class Worker:
         self._floor: Floor | None = None
         self._pipelines: list[Pipeline] = []
         self._keeper: Keeper | None = None
+        self._sweepers: Sweepers | None = None
         self._stopping: asyncio.Task[bool] | None = None
 
     @property
@@ -74,6 +76,8 @@ class Worker:
         self._keeper.start()
         for pipeline in self._pipelines:
             pipeline.start()
+        self._sweepers = Sweepers(self._floor, self._app, self._pipelines, on_stuck=self._stuck)
+        self._sweepers.start()
         self.health.status = "ok"
 
     def close_gate(self) -> None:
@@ -149,6 +153,8 @@ class Worker:
         try:
             for pipeline in self._pipelines:
                 pipeline.drain()
+            if self._sweepers is not None:
+                self._sweepers.drain()
             # A claim that is under way is waited for: what it takes goes back at once.
             claiming = [task for pipeline in self._pipelines for task in pipeline.claiming]
             if claiming:
@@ -176,6 +182,8 @@ class Worker:
         assert floor is not None
         if self._keeper is not None:
             self._keeper.stop()
+        if self._sweepers is not None:
+            await self._sweepers.stop()
         for pipeline in self._pipelines:
             await pipeline.stop()
         if self._keeper is not None:

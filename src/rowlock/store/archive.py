@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Moved(NamedTuple):
     """How many rows were moved, and how many stay because the archive has another row of their key."""
 
-    count: int
+    moved: int
     taken: int
 
 
@@ -65,13 +65,11 @@ def _replaced(
     conn: Connection, db: Database, subject: Subject, archive: ArchiveTarget, rows: dict[Key, Any]
 ) -> set[Key]:
     """Removes what an interrupted move left; a row of the same key and another age is another one (a key used anew)."""
-    targets = {column: target for column, target in archive.columns}
+    targets = dict(archive.columns)
     assert subject.time is not None
     keys = tuple(targets[column] for column in subject.keys)
     named = Subject(archive.database, archive.table, subject.lifecycle, keys, None, None)
-    there = conn.execute(
-        sa.select(targets[subject.time], *keys).where(named.in_keys(db, list(rows)))
-    ).all()
+    there = conn.execute(sa.select(targets[subject.time], *keys).where(named.in_keys(db, list(rows)))).all()
     left, taken = list[Key](), set[Key]()
     for at, *parts in there:
         key = tuple(parts)

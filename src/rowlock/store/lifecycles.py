@@ -52,9 +52,7 @@ _AGED_BY = {"rowlock_audit": "at"}
 
 @dataclass(slots=True)
 class _Declared:
-    given: object
     subject: Subject
-    archive_to: str | None
     guards: list[Guard] = field(default_factory=list[Guard])
 
 
@@ -77,23 +75,24 @@ class Lifecycles:
         what = f"app.lifecycle of table {table.fullname!r}"
         if table.name in OWN:
             raise DeclarationError(
-                f"{what}: it is Rowlock's own, and declared (N2); retention.overrides in the settings changes its window"
+                f"{what}: it is Rowlock's own, and declared (N2); retention.overrides in the settings changes its "
+                f"window"
             )
         self._known(database, what)
         if (database, table.fullname) in self._declared:
             raise DeclarationError(f"{what}: it is declared already for database {database!r} (N1); declare it once")
         refuse_below(table.fullname, lifecycle.window, self._floors.get(table.fullname, ()))
         subject = _subject(given, table, lifecycle, database, what=what)
-        target = None
         if lifecycle.archive is not None:
             target = database if lifecycle.archive.database is None else lifecycle.archive.database
             self._known(target, f"{what}: archive")
             subject = replace(subject, archive=archive_of(subject, lifecycle.archive.to, target, what=what))
-        self._declared[database, table.fullname] = _Declared(given, subject, target)
+        self._declared[database, table.fullname] = _Declared(subject)
 
     def floor(self, given: object, at_least: Any, *, who: str, why: str, remedy: str) -> None:
         """The shortest window that a reader of the table can live with (N4). Raises DeclarationError."""
-        name = given if isinstance(given, str) and given in OWN else table_of(given, what="app.retention_floor").fullname
+        own = isinstance(given, str) and given in OWN
+        name = str(given) if own else table_of(given, what="app.retention_floor").fullname
         what = f"app.retention_floor of table {name!r}"
         texts = {
             key: check_text(text, what=f"{what}: {key}", high=1_000, rule="N4", refuse=DECLARING)
@@ -106,8 +105,8 @@ class Lifecycles:
         for _, declared in self._of_table(name):
             refuse_below(name, declared.subject.window, [floor])
         if name in OWN:  # nobody can declare it longer in code, so an override that was accepted counts
-            before = self._floors.get(name, ())
-            refuse_below(name, overridden(name, OWN[name].window, self._overrides.get(name), [*before, floor])[0], [floor])
+            floors = [*self._floors.get(name, ()), floor]
+            refuse_below(name, overridden(name, OWN[name].window, self._overrides.get(name), floors)[0], [floor])
         self._floors.setdefault(name, []).append(floor)
 
     def guard(self, given: object, guard: Guard) -> None:
@@ -116,7 +115,8 @@ class Lifecycles:
         found = list(self._of_table(table.fullname))
         if not found:
             raise DeclarationError(
-                f"app.retention_guard: table {table.fullname!r} has no life cycle (N6); declare it first, by app.lifecycle"
+                f"app.retention_guard: table {table.fullname!r} has no life cycle (N6); declare it first, by "
+                f"app.lifecycle"
             )
         for _, declared in found:
             declared.guards.append(guard)
@@ -125,7 +125,8 @@ class Lifecycles:
         there = list(self._databases())
         if database not in there:
             raise DeclarationError(
-                f"{what}: no database {shown(database)} is configured (J5); there is {', '.join(map(repr, there)) or 'none'}"
+                f"{what}: no database {shown(database)} is configured (J5); there is "
+                f"{', '.join(map(repr, there)) or 'none'}"
             )
 
     def _of_table(self, name: str) -> Iterator[tuple[str, _Declared]]:
@@ -168,11 +169,15 @@ class Lifecycles:
 
     def without_index(self) -> list[str]:
         """Declared tables whose due rows no index finds: each look reads all of them."""
+        aged = [
+            (declared.subject, declared.subject.time)
+            for declared in self._declared.values()
+            if declared.subject.time is not None and lacks_index(declared.subject)
+        ]
         return [
-            f"table {subject.name!r} has no index that begins with {subject.time.name!r}, so that each look for rows that "
-            f"are due reads all of it (N3); add one"
-            for subject in (declared.subject for declared in self._declared.values())
-            if subject.window is not None and lacks_index(subject)
+            f"table {subject.name!r} has no index that begins with {time.name!r}: each look for due rows reads all "
+            f"of it (N3); add one"
+            for subject, time in aged
         ]
 
     def _own(self, name: str) -> Subject:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, delete, or_, select, text
+from sqlalchemy import and_, or_, select, text
 from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Category, State
@@ -23,9 +23,6 @@ from rowlock.store.dialects.base import fetch
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
-
-FORGET_AFTER = timedelta(days=30)
-"""An announcement so old has no use; the table stays small."""
 
 
 class Pair(NamedTuple):
@@ -42,8 +39,6 @@ def announce(conn: Connection, db: Database, pairs: Collection[Pair]) -> None:
     rows = [{"pair": _key(pair), "job": pair.job, "fingerprint": pair.fingerprint} for pair in sorted(pairs)]
     with db.transaction(conn):
         db.dialect.upsert_programs(conn, db, rows)
-        now = database_now(conn, db)
-        conn.execute(delete(schema.program).where(schema.program.c.announced_at < now - FORGET_AFTER))
 
 
 def block_unknown(

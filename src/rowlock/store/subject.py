@@ -91,25 +91,26 @@ def _back(now: datetime, span: timedelta) -> datetime:
 # --- from what users declare -----------------------------------------------------------------------------------
 
 
-def table_of(given: object, *, what: str) -> Table:
+def table_of(given: object, *, what: str) -> Table[Any]:
     """The table of a SQLAlchemy Table or mapped class. Raises DeclarationTypeError, DeclarationError."""
     if isinstance(given, Table):
-        return given
+        return cast("Table[Any]", given)
     mapper: Any = sa.inspect(given, raiseerr=False)
     if not isinstance(given, type) or mapper is None or not hasattr(mapper, "local_table"):
         raise DeclarationTypeError(
             f"{what}: {shown(given)} (N1) is no table; give a SQLAlchemy Table or a mapped class"
         )
-    if not isinstance(mapper.local_table, Table) or mapper.persist_selectable is not mapper.local_table:
+    table: Any = mapper.local_table
+    if not isinstance(table, Table) or mapper.persist_selectable is not table:
         raise DeclarationError(
             f"{what}: the rows of {given.__name__} stand in several tables (N1); declare each Table by itself"
         )
     if mapper.inherits is not None:
         raise DeclarationError(
-            f"{what}: {given.__name__} shares the table {mapper.local_table.fullname!r} with "
+            f"{what}: {given.__name__} shares the table {table.fullname!r} with "
             f"{mapper.inherits.class_.__name__} (N1); declare that one, and say which rows with only_when={{…}}"
         )
-    return mapper.local_table
+    return cast("Table[Any]", table)
 
 
 def column_of(given: object, table: Table, name: object, *, what: str) -> Column[Any]:
@@ -128,7 +129,8 @@ def column_of(given: object, table: Table, name: object, *, what: str) -> Column
         raise DeclarationError(
             f"{what}: table {table.fullname!r} has no column {shown(name)} (N1); it has {', '.join(table.c.keys())}"
         )
-    clause: Any = name.__clause_element__() if hasattr(name, "__clause_element__") else name
+    element: Any = getattr(name, "__clause_element__", None)
+    clause: Any = name if element is None else element()
     if isinstance(clause, Column):
         own = table.c.get(clause.key)
         if own is not None and (
@@ -187,7 +189,7 @@ def _check_value(column: Column[Any], value: object, *, what: str) -> None:
         return
     if isinstance(kind, sa.Enum):
         known = kind.enum_class is not None and isinstance(value, kind.enum_class)
-        texts = cast("list[str]", kind.enums)
+        texts = kind.enums
         if not known and not (isinstance(value, str) and value in texts):
             raise DeclarationError(
                 f"{what}: only_when has {shown(value)} for {column.name!r} (N1), which has {', '.join(texts)}"
@@ -225,17 +227,20 @@ def archive_of(subject: Subject, given: object, database: str, *, what: str) -> 
 
 def lacks_index(subject: Subject) -> bool:
     """Whether the declared table has no index that finds due rows: then each look reads the whole table."""
+    time = subject.time
+    if time is None:
+        return False
     pinned = {column.key for column in subject.table.c for each in subject.when if _pins(each, column)}
     lists: list[list[Column[Any]]] = [list(subject.table.primary_key.columns)]
     lists += [[each for each in index.expressions if isinstance(each, Column)] for index in subject.table.indexes]
     lists += [list(each.columns) for each in subject.table.constraints if isinstance(each, sa.UniqueConstraint)]
     for columns in lists:
         for column in columns:
-            if column is subject.time:
+            if column is time:
                 return False
             if column.key not in pinned:
                 break
-    return not (subject.time.index or subject.time.unique)
+    return not (time.index or time.unique)
 
 
 def _pins(condition: ColumnElement[bool], column: Column[Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
@@ -117,7 +117,7 @@ def count_due(conn: Connection, db: Database, subject: Subject) -> int:
     total = 0
     for branch in range(len(subject.branches)):
         statement = sa.select(sa.func.count()).select_from(subject.table).where(*_due(db, subject, branch, now))
-        total += cast("int", conn.execute(statement).scalar_one())
+        total += conn.execute(statement).scalar_one()
     return total
 
 

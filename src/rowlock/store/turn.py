@@ -52,10 +52,10 @@ def peek(conn: Connection, db: Database, every: timedelta) -> tuple[float, datet
 
 
 def take(conn: Connection, db: Database, token: str, every: timedelta, *, early: bool = False) -> Turn | None:
-    """Takes the turn, if nobody has it and a sweep is due (`early`: due or not); None if not."""
+    """Takes the turn, if nobody else has it and a sweep is due (`early`: due or not); None if not."""
     _make(conn)
     now, limit = db.dialect.now(db), db.dialect.plus_ms
-    free = f"(lease IS NULL OR lease <= {now} OR lease > {limit(now, str(2 * _ms(LEASE)))})"
+    free = f"(token = :token OR lease IS NULL OR lease <= {now} OR lease > {limit(now, str(2 * _ms(LEASE)))})"
     due = f"(next_at IS NULL OR next_at <= {now} OR next_at > {limit(now, str(_ms(every)))})"
     statement = text(
         f"UPDATE rowlock_sweep SET token = :token, lease = {limit(now, str(_ms(LEASE)))}"

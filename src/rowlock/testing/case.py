@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack
@@ -18,13 +18,14 @@ from rowlock.model.context import Context
 from rowlock.model.job import Job
 from rowlock.model.limits import shown
 from rowlock.model.outcome import State
+from rowlock.model.retention import SweepReport
 from rowlock.operations import Records
 from rowlock.runtime.worker import Worker
 from rowlock.store import records
 from rowlock.store.clock import Clock
 from rowlock.store.database import Database
 from rowlock.store.records import Record
-from rowlock.testing import asserts, finding, routing
+from rowlock.testing import asserts, finding, routing, sweeping
 from rowlock.testing.clock import Parts, StandingClock
 from rowlock.testing.databases import ConnectionDatabase, Engines, make_databases
 from rowlock.testing.finding import EnqueuedRecord
@@ -32,6 +33,7 @@ from rowlock.testing.program import CaseProgram
 from rowlock.testing.work import AtWork
 
 In = TypeVar("In")
+T = TypeVar("T")
 
 MOST = 10_000
 
@@ -162,22 +164,24 @@ class TestApp:
         inside a running loop, where it is `await t.adrain()`.
         """
         self._may_drain(limit)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise KitError("drain() would block the running event loop (X1): say `await t.adrain()`")
-        if self._runner is None:
-            # Not asyncio.run: that would put the loop of the thread, which may be somebody else's, aside.
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        return self._runner.run(self._drain(limit), context=contextvars.copy_context())
+        return self._run(lambda: self._drain(limit), "drain")
 
     async def adrain(self, limit: int = MOST) -> int:
         """`drain` from a coroutine."""
         self._may_drain(limit)
         # A task of its own, so that what is set in its context is not seen by the caller.
         return await asyncio.create_task(self._drain(limit), name="rowlock drain")
+
+    def sweep(self) -> SweepReport:
+        """Sweeps every database of the case, as a worker does hourly, until nothing is due at its time (N3, X1).
+
+        Guards run in this thread. Raises `KitError` inside a running loop, where it is `await t.asweep()`.
+        """
+        return self._run(lambda: sweeping.sweep(self._program), "sweep")
+
+    async def asweep(self) -> SweepReport:
+        """`sweep` from a coroutine."""
+        return await asyncio.create_task(sweeping.sweep(self._program), name="rowlock sweep")
 
     @property
     def failures(self) -> list[Failure]:
@@ -209,6 +213,18 @@ class TestApp:
             self._draining = False
         _ = self.failures  # the records as they are now
         return claimed
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise KitError(f"{name}() would block the running event loop (X1): say `await t.a{name}()`")
+        if self._runner is None:
+            # Not asyncio.run: that would put the loop of the thread, which may be somebody else's, aside.
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        return self._runner.run(work(), context=contextvars.copy_context())
 
     def _failed(self, error: BaseException, context: Context) -> None:
         self._raised.append((error, context))

@@ -11,6 +11,7 @@ from rowlock.model.job import Job
 from rowlock.model.settings import Settings
 from rowlock.queues import Queues
 from rowlock.store.database import Database
+from rowlock.store.lifecycles import Lifecycles
 from rowlock.testing import routing
 from rowlock.testing.work import AtWork
 
@@ -55,6 +56,11 @@ class CaseProgram:
             on_failure=hooks.on_failure,
             events=hooks.events,
         )
+
+    @property
+    def lifecycles(self) -> Lifecycles:
+        """The application's."""
+        return self._case.app.lifecycles
 
     def validate(self) -> None:
         """What the application says."""

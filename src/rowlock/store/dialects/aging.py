@@ -14,11 +14,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, ColumnElement, literal_column
 from sqlalchemy.engine import Connection
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, UserDefinedType
 
 Key = tuple[Any, ...]
 """A row's primary key, as its columns' types read it."""
 _Aware = sa.TIMESTAMP(timezone=True)
+
+
+class _AsStored(UserDefinedType[Any]):
+    """What a column has, past its own type; unlike the type of nothing, it is not replaced by the other side's."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """SQLAlchemy asks for it, and never writes it."""
+        return "BLOB"
 
 
 class Aging:
@@ -84,10 +94,10 @@ class SQLiteAging(Aging):
         return _by_type(column, at)
 
     def place(self, column: Column[Any]) -> ColumnElement[Any]:
-        return sa.type_coerce(column, sa.types.NullType())
+        return sa.type_coerce(column, _AsStored())
 
     def at_place(self, column: Column[Any], place: Any) -> ColumnElement[Any]:
-        return sa.bindparam(None, place, type_=sa.types.NullType())
+        return sa.bindparam(None, place, type_=_AsStored())
 
     def reclaim(self, conn: Connection, pages: int) -> tuple[int, bool]:
         if conn.exec_driver_sql("PRAGMA auto_vacuum").scalar_one() != INCREMENTAL:
@@ -95,7 +105,10 @@ class SQLiteAging(Aging):
         before = conn.exec_driver_sql("PRAGMA freelist_count").scalar_one()
         if not before:
             return 0, False
-        conn.exec_driver_sql(f"PRAGMA incremental_vacuum({pages})").all()
+        raw: Any = conn.connection.dbapi_connection
+        cursor = raw.cursor()  # past SQLAlchemy, which ends a statement without columns at its first page
+        cursor.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        cursor.close()
         after = conn.exec_driver_sql("PRAGMA freelist_count").scalar_one()
         size = conn.exec_driver_sql("PRAGMA page_size").scalar_one()
         return max(0, before - after) * size, 0 < after < before
