@@ -17,19 +17,9 @@ from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
 from rowlock.store.dialects.values import (
-    CLAIMED_COLUMNS,
-    PARAMETERS,
-    Branch,
-    Claimed,
-    Hold,
-    Inserted,
-    Level,
-    Row,
-    Source,
-    is_cancelled,
-    lease_of,
+    CLAIMED_COLUMNS, PARAMETERS, Branch, Claimed, Hold, Inserted, Level, Row, Source, is_cancelled, lease_of,
     not_paused,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rowlock.model.table import QueueShape
