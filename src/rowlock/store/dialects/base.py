@@ -17,7 +17,18 @@ from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
 from rowlock.store.dialects.values import (
-    CLAIMED_COLUMNS, PARAMETERS, Branch, Claimed, Hold, Inserted, Level, Row, Source, is_cancelled, lease_of,
+    CLAIMED_COLUMNS,
+    PARAMETERS,
+    Branch,
+    Claimed,
+    Hold,
+    Inserted,
+    Level,
+    Row,
+    Source,
+    driver_error,
+    is_cancelled,
+    lease_of,
     not_paused,
 )  # fmt: skip
 
@@ -305,8 +316,3 @@ class Dialect(ABC):
 def fetch(conn: Connection, statement: Executable, params: Mapping[str, Any] | None = None) -> list[Any]:
     """The rows of a statement that is written as text, so that no type checker knows their columns."""
     return list(conn.execute(statement, params or {}))
-
-
-def driver_error(error: BaseException) -> Any:
-    """The driver's own error inside SQLAlchemy's wrapping."""
-    return getattr(error, "orig", None) or error

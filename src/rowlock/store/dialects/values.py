@@ -128,3 +128,8 @@ def not_paused(shape: QueueShape) -> str:
 def lease_of(source: Source) -> dict[str, int]:
     """The lease of each job's records, in ms."""
     return {branch.job: branch.lease_ms for branch in source.branches}
+
+
+def driver_error(error: BaseException) -> Any:
+    """The driver's own error inside SQLAlchemy's wrapping."""
+    return getattr(error, "orig", None) or error
