@@ -76,7 +76,7 @@ class Settler:
 
     def told(self, attempt: Attempt, settlement: Settlement) -> None:
         """The settlement was committed with the handler's own transaction (L8)."""
-        self._settled(Entry(attempt, settlement))
+        self._settled(Entry(attempt, settlement), Verdict.SETTLED)
 
     def forget(self, attempt: Attempt) -> None:
         """The attempt's hold is gone: what waits for it is dropped, and told.
