@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Unpack
 
 from rowlock.binding import Async, Sync, async_connection, sync_connection
+from rowlock.cancelling import Cancelling
 from rowlock.errors import FilterError
 from rowlock.filters import (
     OperationFilter,
@@ -30,15 +31,15 @@ from rowlock.store.release import Release
 from rowlock.store.replay import Purge, Replay
 
 
-class Records:
-    """Records, for operators (O1, O3, H4).
+class Records(Cancelling):
+    """Records, for operators (O1, O2, O3, O4, H4).
 
     `database` is the name of a configured one; it may be left out where there is only one. `connection` is what an
     enqueue takes: the change is then part of that transaction.
     """
 
     def __init__(self, database: Callable[[str | None], Database], program: Program) -> None:
-        self._database = database
+        super().__init__(database)
         self._program = program
 
     def get(self, id: int, *, database: str | None = None) -> Record:

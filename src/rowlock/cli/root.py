@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rowlock.cli import records
+from rowlock.cli.cancel import cancel
 from rowlock.cli.check import check
 from rowlock.cli.demo import demo
 from rowlock.cli.explain import explain
@@ -38,12 +39,13 @@ $ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current
 root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, demo=demo)
 root.add_typer(
     _tree(
-        "Look at records: what waits, what runs, what failed and why; give blocked ones back.",
+        "Look at records: what waits, what runs, what failed and why; give blocked ones back, cancel.",
         list=records.list_,
         show=records.show,
         counts=records.counts,
         explain=explain,
         release=release,
+        cancel=cancel,
     ),
     name="records",
 )

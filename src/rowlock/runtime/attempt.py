@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rowlock.model.context import Context, StopReason
-from rowlock.model.outcome import Blocked, End, GivenBack, Raised, TimedOut
+from rowlock.model.outcome import Blocked, Cancelled, End, GivenBack, Raised, TimedOut
 from rowlock.runtime import briefing, transactional
 from rowlock.runtime.alarm import CLOSE_S
 from rowlock.runtime.briefing import told_to_stop
@@ -35,9 +35,9 @@ class Attempt:
     """
 
     __slots__ = (
-        "arguments", "begun", "closed", "context_made", "deadline", "end", "ended", "ending", "id", "lane", "lease_ms",
-        "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "settled", "stale", "stop",
-        "stray", "task", "timed_out", "timer", "token", "transaction", "unsure", "watched",
+        "arguments", "begun", "cancelled", "closed", "context_made", "deadline", "end", "ended", "ending", "id", "lane",
+        "lease_ms", "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "settled", "stale",
+        "stop", "stray", "task", "timed_out", "timer", "token", "transaction", "unsure", "watched",
     )  # fmt: skip
 
     plan: Plan
@@ -63,6 +63,7 @@ class Attempt:
         self.stop: StopReason | None = None
         self.stray: BaseException | None = None
         self.end: End | None = None
+        self.cancelled = False  # somebody asked for that, and this attempt knows it (O4)
         self.timed_out = self.overran = self.closed = self.left = self.lost = self.stale = False
         self.watched = False
         """Whether its deadline is still to come."""
@@ -102,6 +103,9 @@ class Attempt:
     def _begin(self) -> bool:
         """The handler is about to start, on its task or thread. False if it must not any more."""
         if self.closed:  # its hold was lost while it waited for its first step
+            return False
+        if self.cancelled:
+            self.end = Cancelled(started=False)
             return False
         if self.lane.floor.draining:  # claimed but not started: goes back unspent (M6)
             self.end = GivenBack()
@@ -200,17 +204,6 @@ class Attempt:
             self.left = True
             self.lane.leave(self)
 
-    def expire(self) -> None:
-        """The deadline has passed on a clock that a test moves (X1): what the alarm would do. From any thread."""
-        self.deadline = monotonic()  # a handler that ends before the loop hears of this is late as well
-        floor = self.lane.floor
-        if threading.get_ident() == floor.thread:
-            self.on_deadline()
-            return
-        if self.context_made is not None:
-            told_to_stop(self.context_made, StopReason.DEADLINE)
-        floor.threads.call(self.on_deadline)
-
     def on_deadline(self) -> None:
         """The outcome is fixed as timed out (R3). The async handler is cancelled, once; then it has `overrun`."""
         if self.closed or self.ended is not None or self.timed_out:  # it ended in time; the loop was late to hear of it
@@ -234,7 +227,7 @@ class Attempt:
             return
         self.overran = True
         report_failure(self, timeout_error(self), still_runs=True)
-        self._close(TimedOut())
+        self._close(Cancelled() if self.cancelled else TimedOut())
         self.lane.overrun(self)
 
     # --- being stopped ------------------------------------------------------------------------------------
@@ -247,6 +240,12 @@ class Attempt:
             told_to_stop(self.context_made, self.stop)
         if self.task is not None and self.begun is not None and self.ended is None:
             self.task.cancel()
+
+    def cancel(self) -> None:
+        """Somebody asked to cancel the record (O4). An async handler that was stopped already is left to clean up."""
+        self.cancelled = True
+        if self.stop is None and not self.closed and self.ended is None:
+            self.ask_to_stop(StopReason.CANCELLED)
 
     def say_lost_early(self) -> None:
         """From the keeper's thread: a sync handler that looks at its context sees it at once (L3)."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rowlock.model.table import JOBS
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded, end_all
+from rowlock.runtime.held import snapshot
 from rowlock.runtime.loopwatch import LoopWatch
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.runtime.supervise import supervised
@@ -34,10 +35,7 @@ SHARE = 3
 
 
 class Kept:
-    """The holds of one database, by token, in a dict that the worker's loop writes and the keeper's thread reads.
-
-    Single operations on a dict are atomic, so there is no lock to wait for on either side.
-    """
+    """The holds of one database, and connections of the keeper's own."""
 
     def __init__(self, db: Database, guard: Guard, held: dict[str, Attempt], shortest_lease_s: float) -> None:
         self.name = db.name
@@ -48,14 +46,6 @@ class Kept:
         self.singles: dict[str, asyncio.Task[None]] = {}
         self._most_singles = SINGLES if db.pool is None else max(0, min(SINGLES, db.pool - 1))
 
-    def snapshot(self) -> list[Attempt]:
-        """The holds at this moment."""
-        while True:
-            try:
-                return list(self.held.copy().values())
-            except RuntimeError:  # the collector ran in the middle of the copy, and let the other thread in
-                continue
-
     # --- one round ----------------------------------------------------------------------------------------
 
     async def tick(self) -> bool:
@@ -65,7 +55,7 @@ class Kept:
         due: list[Attempt] = []
         rest: list[Attempt] = []
         seen: set[int] = set()
-        for hold in self.snapshot():
+        for hold in snapshot(self.held):
             age = now - hold.renewed_at
             if age >= hold.lease_s:
                 self._lost(hold)  # stopped, or cut off from the database, for longer than the lease

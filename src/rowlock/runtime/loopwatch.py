@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from rowlock.runtime.describe import log
+from rowlock.runtime.held import snapshot
 
 if TYPE_CHECKING:
     from rowlock.runtime.floor import Floor
@@ -53,7 +54,7 @@ class LoopWatch:
             task = asyncio.current_task(self._floor.loop)
         what = "no task" if task is None else f"task {task.get_name()!r}"
         for kept in self._kept:
-            for hold in kept.snapshot():
+            for hold in snapshot(kept.held):
                 if task is not None and hold.task is task:
                     what = f"task of job {hold.record.job!r}, record {hold.id}"
         # The documented way to another thread's stack.

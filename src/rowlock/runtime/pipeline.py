@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rowlock.runtime.announcer import Announcer
 from rowlock.runtime.bounds import end_all
+from rowlock.runtime.canceller import Canceller
 from rowlock.runtime.claimer import Claimer
 from rowlock.runtime.handling import Handling
 from rowlock.runtime.health import Beat
@@ -43,6 +44,7 @@ class Pipeline:
         self.rescuer = Rescuer(
             self.db, self._guard("rescuer"), floor.events, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
         )
+        self.canceller = Canceller(self.db, self._guard("canceller"), self.held, poll_s=poll_s)
         self.announcer = Announcer(roster, self._guard("announcer"), floor.events, unknown_ms=unknown_ms, poll_s=poll_s)
         self.claimers = [
             Claimer(
@@ -57,6 +59,7 @@ class Pipeline:
         self._settling: asyncio.Task[None] | None = None
         self._rescuing: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
         self.claiming: list[asyncio.Task[None]] = []
 
     def kept(self) -> Kept:
@@ -68,6 +71,7 @@ class Pipeline:
     def start(self) -> None:
         """Sets all loops going."""
         self.start_settling()
+        self._cancelling = self._task(self.canceller.run, "canceller")
         self._announcing = self._task(self.announcer.run, "announcer")
         self._rescuing = self._task(self.rescuer.run, "rescuer")
         self.claiming = [self._task(claimer.run, f"claim:{claimer.queue}") for claimer in self.claimers]
@@ -81,9 +85,10 @@ class Pipeline:
         singles = self.settler.stop()
         self.rescuer.stop()
         self.announcer.stop()
+        self.canceller.stop()
         for claimer in self.claimers:
             claimer.alarm.stop()
-        background = (self._settling, self._rescuing, self._announcing)
+        background = (self._settling, self._cancelling, self._rescuing, self._announcing)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
         await end_all([*tasks, *singles])
         await self._handling.aclose()

@@ -7,7 +7,7 @@ import time
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rowlock.model.outcome import GivenBack, Raised, Returned, Settlement, is_outcome
+from rowlock.model.outcome import Cancelled, GivenBack, Raised, Returned, Settlement, is_outcome
 from rowlock.runtime import faults
 from rowlock.runtime.describe import log, trace
 from rowlock.runtime.outage import DATABASE_FAILURES
@@ -60,7 +60,11 @@ async def run(attempt: Attempt) -> None:
                     raise
             transaction.dropped = attempt.stop is not None
             settlement = _committed_with(attempt)
-            if settlement is not None and not transaction.dropped:
+            if settlement is not None and transaction.dropped:
+                # It went to its end all the same, but the cancellation may have hit a statement: nothing is committed.
+                attempt.end = Cancelled() if attempt.cancelled else GivenBack(shutdown=True)
+                attempt.let_go()
+            elif settlement is not None:
                 conn = transaction.aconnection
                 assert conn is not None
                 if await conn.run_sync(lambda _: _prepared(attempt, transaction)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from rowlock.model.answer import Ack, Dead, Drop
 from rowlock.model.context import StopReason
 from rowlock.model.outcome import Cancelled, End, GivenBack, Raised, Returned, TimedOut, is_outcome, not_an_outcome
 from rowlock.runtime.describe import log, trace
@@ -22,6 +23,10 @@ def conclude(attempt: Attempt, value: Any, error: BaseException | None) -> End |
     now = attempt.ended = monotonic()
     if attempt.closed or attempt.lost:
         return None
+    if attempt.cancelled:
+        # Whatever stopped it, if it did not complete the work it is cancelled, and that is no failure (O4).
+        late = attempt.timed_out or now >= attempt.deadline or attempt.stray is not None
+        return Cancelled() if late else _completed(value, error) or Cancelled()
     if attempt.stop is StopReason.SHUTDOWN and error is not None and not is_outcome(error):
         return GivenBack(shutdown=True)
     if attempt.timed_out or now >= attempt.deadline:
@@ -34,11 +39,19 @@ def conclude(attempt: Attempt, value: Any, error: BaseException | None) -> End |
         if value is not None and not is_outcome(value):
             report_failure(attempt, not_an_outcome(value))
         return Returned(value)
-    if attempt.stop is StopReason.CANCELLED and not is_outcome(error):
-        return Cancelled()
     if not is_outcome(error):  # a CancelledError that nobody of ours sent is a failure like any other
         report_failure(attempt, error)
     return Raised(error)
+
+
+def _completed(value: Any, error: BaseException | None) -> End | None:
+    """What a handler said that got to its own end all the same: done with it, or that it never can be (O4)."""
+    said = value if error is None else error
+    if said is None:
+        return Returned(None)
+    if not isinstance(said, Ack | Drop | Dead):
+        return None
+    return Returned(said) if error is None else Raised(error)
 
 
 def report_failure(attempt: Attempt, error: BaseException, *, still_runs: bool = False) -> None:

@@ -15,6 +15,7 @@ from rowlock.errors import EnqueueBusy, RowlockError
 from rowlock.model.outcome import State
 from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.store.dialects.base import Row
+from rowlock.store.freed import freed
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -120,14 +121,19 @@ class Batch:
                     if active is None:  # an enqueue of one of them is not committed: it may be the caller's own
                         self.learn(dialect.find_own(conn, names, missing))
                     else:
-                        self.learn(active)
+                        self._learn_outside(conn, active)
                         self._insert_keyed(conn)
                 except DBAPIError as error:
                     return error
             if active is None and len(self._keyed) == len(missing):
-                self.learn(dialect.look_outside(own, self._db, names, missing))
+                self._learn_outside(conn, dialect.look_outside(own, self._db, names, missing))
             self._refuse_late()
         return None
+
+    def _learn_outside(self, conn: Connection, active: Sequence[tuple[str, int, str]]) -> None:
+        """`learn`, but for what the caller's transaction itself has ended."""
+        own = freed(conn, self._db, [id_ for _, id_, _ in active])
+        self.learn([record for record in active if record[1] not in own])
 
     def look(self, conn: Connection) -> None:
         """Looks for active records of the keys, without a lock."""

@@ -20,6 +20,7 @@ from rowlock.store.asked import AS_CANCELLED
 from rowlock.store.audit import Action
 from rowlock.store.change import BATCH, PAGE, Done, told_of
 from rowlock.store.dialects.base import fetch
+from rowlock.store.freed import remember
 from rowlock.store.operate import Operation, Step
 from rowlock.store.records import MAX_ID, Filter, conditions, no_record
 
@@ -142,6 +143,7 @@ def _cancel(
         # A caller's connection in autocommit mode holds no lock from one statement to the next.
         found = _states(conn, db, sorted(waiting))
         ending = {id_ for id_ in ending if found.get(id_) == State.CANCELLED}
+    remember(conn, db, ending)
     # What is waiting and could not be had, somebody has locked: an operator, or its holder where a lock is the hold.
     beside = running | {id_ for id_ in waiting if found.get(id_, State.RUNNING) == State.RUNNING}
     if beside:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
 from rowlock.model.outcome import Category, State
@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """Due; neither this program nor a running worker knows its job with its input (S7)."""
     EXHAUSTED = "attempts_exhausted"
     """Pending without an attempt left: it is about to be set aside (C5)."""
+    CANCEL_ASKED = "cancel_asked"
+    """Pending, and somebody asked to cancel it: the next look makes it cancelled (O4)."""
     HELD = "held"
     LEASE_EXPIRED = "lease_expired"
     """Its holder is gone; the next look for such records moves it on (L7)."""
@@ -66,10 +68,14 @@ def explain(conn: Connection, db: Database, id: int, program: Program, unknown_m
     """Why record `id` is not running. Raises `NotFound`."""
     record = get(conn, db, id)
     now = database_now(conn, db)
-    if record.state is State.PENDING:
+    asked = conn.execute(select(schema.cancel).where(schema.cancel.c.id == id)).first()
+    if record.state is State.PENDING and asked is not None:
+        sentence = f"{_asked(asked)}; a worker's next look makes it cancelled, at most 5 s apart"
+        reason, facts = Reason.CANCEL_ASKED, _cancel(asked)
+    elif record.state is State.PENDING:
         reason, sentence, facts = _pending(conn, db, record, now, program, unknown_ms)
     elif record.state is State.RUNNING:
-        reason, sentence, facts = _running(record, now)
+        reason, sentence, facts = _running(record, now, asked)
     else:
         reason, sentence, facts = _ended(record, program)
     return Explanation(id, record.state, reason, sentence, facts)
@@ -117,22 +123,35 @@ def _pending(
     return Reason.NO_PROGRAM, sentence, {**facts, "unknown_ms": unknown_ms}
 
 
-def _running(record: Record, now: datetime) -> _Answer:
+def _cancel(asked: Row[Any]) -> dict[str, object]:
+    return {"cancel_asked_at": asked.asked_at, "cancel_asked_by": asked.asked_by}
+
+
+def _asked(asked: Row[Any]) -> str:
+    return f"{asked.asked_by or 'somebody'} asked at {_time(asked.asked_at)} to cancel it"
+
+
+def _running(record: Record, now: datetime, asked: Row[Any] | None) -> _Answer:
     assert record.lease is not None  # the table's CHECK
     facts: dict[str, object] = {"holder": record.claimed_by, "until": record.lease, "since": record.claimed_at}
     facts |= {"attempt": record.attempt, "max_attempts": record.max_attempts}
+    facts |= {} if asked is None else _cancel(asked)
     attempt = f"attempt {record.attempt} of {record.max_attempts}"
     if record.lease > now:
         sentence = (
             f"{record.claimed_by} works on it, {attempt}, and holds it until {_time(record.lease)} or renews that"
+            f"{'' if asked is None else f'; {_asked(asked)}'}"
         )
         return Reason.HELD, sentence, facts
-    left = "it becomes pending again" if record.attempt < record.max_attempts else "it becomes dead"
+    following = State.PENDING if record.attempt < record.max_attempts else State.DEAD
+    if asked is not None:
+        following = State.CANCELLED
+    left = f"it becomes {following}{' again' if following is State.PENDING else ''}"
     sentence = (
         f"{record.claimed_by} held it until {_time(record.lease)} and did not renew that ({attempt}); {left} when a "
-        f"worker next looks for such records, at most 5 s apart"
+        f"worker next looks for such records, at most 5 s apart{'' if asked is None else f'; {_asked(asked)}'}"
     )
-    return Reason.LEASE_EXPIRED, sentence, {**facts, "next": "pending" if left.endswith("again") else "dead"}
+    return Reason.LEASE_EXPIRED, sentence, {**facts, "next": following.value}
 
 
 def _ended(record: Record, program: Program) -> _Answer:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from rowlock.model.context import Context
+from rowlock.model.context import Context, StopReason
 from rowlock.model.durations import whole_ms
 from rowlock.model.table import JOBS
+from rowlock.runtime.briefing import told_to_stop
 from rowlock.runtime.describe import brief, log
 from rowlock.runtime.isolate import current
 from rowlock.runtime.outage import DATABASE_FAILURES
+from rowlock.store.asked import asked
 from rowlock.store.renew import Hold, renew
 from rowlock.testing.clock import StandingClock
 
@@ -56,8 +59,20 @@ class AtWork:
                 held.attempt.say_lost_early()
                 held.attempt.lane.floor.threads.call(held.attempt.lose)
             for held in tuple(self._held.values()):
+                self._look_for_cancel(held.attempt)
                 if held.context.deadline <= target and not (held.attempt.lost or held.attempt.timed_out):
-                    held.attempt.expire()
+                    _expire(held.attempt)
+
+    @staticmethod
+    def _look_for_cancel(attempt: Attempt) -> None:
+        """A step stands for the polls that fall into it (O4)."""
+        if attempt.cancelled or not attempt.lane.db.run(asked, [attempt.id]):
+            return
+        floor = attempt.lane.floor
+        if attempt.task is None or threading.get_ident() == floor.thread:
+            attempt.cancel()
+        else:
+            floor.threads.call(attempt.cancel)
 
     def _renew(self, held: _Held, target: datetime) -> bool:
         """Renews as if it had been done on the way; False if the hold is lost.
@@ -76,3 +91,15 @@ class AtWork:
             return True
         self._held[attempt.token] = held._replace(renewed=target)
         return attempt.id not in result.lost
+
+
+def _expire(attempt: Attempt) -> None:
+    """What the alarm does at the deadline. From any thread."""
+    attempt.deadline = monotonic()  # a handler that ends before the loop hears of this is late as well
+    floor = attempt.lane.floor
+    if threading.get_ident() == floor.thread:
+        attempt.on_deadline()
+        return
+    if attempt.context_made is not None:
+        told_to_stop(attempt.context_made, StopReason.DEADLINE)
+    floor.threads.call(attempt.on_deadline)

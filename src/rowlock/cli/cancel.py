@@ -1,0 +1,106 @@
+"""`rowlock records cancel` (O4)."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rowlock.cli import output
+from rowlock.cli.failing import CommandError, sentences
+from rowlock.cli.options import DatabaseOption, Json, OnlyOption
+from rowlock.cli.records import MOST, Category, Key, Name, OlderThan, Queue
+from rowlock.cli.release import DryRun
+
+if TYPE_CHECKING:
+    from rowlock.filters import RecordFilter
+
+One = Annotated[int | None, typer.Argument(metavar="ID", min=1, max=MOST, help="Only this record.", show_default=False)]
+Active = Annotated[
+    Literal["pending", "running"] | None,
+    typer.Option("--state", "-s", help="Only what waits, or only what is in work.", show_default=False),
+]
+Most = Annotated[
+    int | None, typer.Option("--limit", min=1, max=MOST, help="How many at most, the oldest.", show_default=False)
+]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who does it, for the audit table.", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, where several are cancelled.")]
+
+
+@sentences
+def cancel(
+    id: One = None,
+    app: OnlyOption = None,
+    state: Active = None,
+    job: Name = None,
+    queue: Queue = None,
+    category: Category = None,
+    key: Key = None,
+    older_than: OlderThan = None,
+    limit: Most = None,
+    by: By = None,
+    database: DatabaseOption = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Cancel records: what waits ends at once, and what is in work is asked to end.
+
+    One by its ID, or all that match every given filter, of which at least one is needed. A record in work stays running
+    until its worker, which sees it within a poll, has ended its handler; it is never tried again, and ends as cancelled
+    unless the work was completed all the same. Several are asked about first, unless --yes is given.
+
+    \b
+    Examples:
+      rowlock records cancel 42 --app newsroom.main:app
+      rowlock records cancel --job news.publish --state pending --dry-run
+      rowlock records cancel --queue billing --older-than 2d --yes --json
+    """
+    from rowlock.cli import lookup
+    from rowlock.cli.spans import span
+
+    age = None if older_than is None else span(older_than, "--older-than")
+    wanted: RecordFilter = {
+        "state": state, "job": job, "queue": queue, "category": category, "key": key, "older_than": age,
+    }  # fmt: skip
+    if id is not None and (limit is not None or any(value is not None for value in wanted.values())):
+        raise CommandError("an ID and filters are given; give one or the other")
+    with closing(lookup.application(None, app)) as program:
+        if id is not None:
+            left = program.records.cancel(id, dry_run=dry_run, by=by, database=database)
+            _say_one(id, left, dry_run=dry_run, json=json)
+            return
+
+        def run(*, dry: bool) -> int:
+            return program.records.cancel(dry_run=dry, by=by, limit=limit, database=database, **wanted).count
+
+        if not (dry_run or yes):
+            _ask(run(dry=True))
+        count = run(dry=dry_run)
+    if json:
+        output.document({"count": count, "conflicts": 0, "dry_run": dry_run})
+        return
+    output.line(f"{_records(count)} {'would be ' if dry_run else ''}cancelled, or asked to end if in work")
+
+
+def _say_one(id: int, state: str, *, dry_run: bool, json: bool) -> None:
+    if json:
+        output.document({"id": id, "state": state, "dry_run": dry_run})
+    elif state == "running":
+        output.line(f"record {id} is in work; its worker {'would be' if dry_run else 'is'} asked to end it")
+    else:
+        output.line(f"record {id} {'would be' if dry_run else 'is'} {state}")
+
+
+def _ask(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError(
+            f"{_records(count)} would be cancelled, and nobody can be asked here; give --yes, or --dry-run"
+        )
+    typer.confirm(f"Cancel {_records(count)}?", abort=True, err=True)
+
+
+def _records(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"
