@@ -65,8 +65,9 @@ if TYPE_CHECKING:
     from rowlock.runtime.events import Event
     from rowlock.store.audit import Action, AuditEntry, AuditPage
     from rowlock.store.change import Done
+    from rowlock.store.counts import Count
     from rowlock.store.explain import Explanation, Reason
-    from rowlock.store.records import Count, Page, Record
+    from rowlock.store.records import Page, Record
 
 __all__ = [
     "Ack",
@@ -161,7 +162,7 @@ _HOMES = {
     "ConnectionTypeError": "rowlock.errors",
     "Context": "rowlock.model.context",
     "CorruptPayload": "rowlock.errors",
-    "Count": "rowlock.store.records",
+    "Count": "rowlock.store.counts",
     "Cron": "rowlock.model.cron",
     "CronError": "rowlock.errors",
     "CronTypeError": "rowlock.errors",

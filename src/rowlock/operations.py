@@ -23,10 +23,11 @@ from rowlock.runtime.program import Program
 from rowlock.runtime.roster import known_of
 from rowlock.store import change, operate, records
 from rowlock.store.change import Change, Done
+from rowlock.store.counts import Count, counts
 from rowlock.store.database import Database
 from rowlock.store.explain import Explanation, explain
 from rowlock.store.operate import Operation
-from rowlock.store.records import Count, Filter, Page, Record
+from rowlock.store.records import Filter, Page, Record
 from rowlock.store.release import Release
 from rowlock.store.replay import Purge, Replay
 
@@ -91,12 +92,16 @@ class Records(Cancelling):
 
     # `list` is a method by now, hence the other way to write the type.
     def counts(self, *, database: str | None = None) -> tuple[Count, ...]:
-        """How many records there are of each queue and state, due and future apart."""
-        return tuple(self._database(database).run(records.counts))
+        """How many records there are of each queue and state, due and future apart (O1).
+
+        What is pending, running, dead or blocked is counted; of more than 10,000 succeeded or cancelled records it is
+        an estimate, which says so: `count.estimated`. The states are read one after the other.
+        """
+        return tuple(self._database(database).run(counts))
 
     async def acounts(self, *, database: str | None = None) -> tuple[Count, ...]:
         """`counts` from a coroutine."""
-        return tuple(await self._database(database).aread(records.counts))
+        return tuple(await self._database(database).aread(counts))
 
     def explain(self, id: int, *, database: str | None = None) -> Explanation:
         """Why a record is not running, or what became of it: a fixed word, a sentence, facts (H4). Raises NotFound."""

@@ -12,10 +12,10 @@ from rowlock.binding import Async, Sync, async_connection, sync_connection
 from rowlock.filters import checked_by, checked_queue
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import slots_of
-from rowlock.store import operate, pause, records
+from rowlock.store import operate, pause
+from rowlock.store.counts import Count, counts
 from rowlock.store.database import Database
 from rowlock.store.operate import Operation
-from rowlock.store.records import Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,14 @@ class Queues(Mapping[str, DeclaredQueue]):
         jobs = {job.queue for job in program.jobs.values() if job.database == db.name and job.has_handler}
         served = jobs | set(self._declared) | set(program.settings.job.queues)
         paused = pause.paused(conn, db)
-        counts: dict[str, tuple[Count, ...]] = {}
-        for count in records.counts(conn, db):
-            counts[count.queue] = (*counts.get(count.queue, ()), count)
+        of_queue: dict[str, tuple[Count, ...]] = {}
+        for count in counts(conn, db):
+            of_queue[count.queue] = (*of_queue.get(count.queue, ()), count)
         return tuple(
-            QueueInfo(name, paused.get(name), slots_of(program, name) if name in served else None, counts.get(name, ()))
-            for name in sorted(served | set(paused) | set(counts))
+            QueueInfo(
+                name, paused.get(name), slots_of(program, name) if name in served else None, of_queue.get(name, ())
+            )
+            for name in sorted(served | set(paused) | set(of_queue))
         )
 
     def _run(

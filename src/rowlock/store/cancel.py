@@ -7,20 +7,22 @@ then locked, passing over what somebody else has locked: that counts as running.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from rowlock.errors import InvalidState
 from rowlock.model.outcome import State
 from rowlock.model.table import JOBS
-from rowlock.store import audit, schema
+from rowlock.store import audit
 from rowlock.store.asked import AS_CANCELLED
 from rowlock.store.audit import Action
 from rowlock.store.change import BATCH, PAGE, Done, told_of
 from rowlock.store.dialects.base import fetch
 from rowlock.store.freed import remember
+from rowlock.store.listing import oldest
 from rowlock.store.operate import Operation, Step
 from rowlock.store.records import MAX_ID, Filter, conditions, no_record
 
@@ -103,14 +105,11 @@ def _look_after(db: Database, filter: Filter, after: int) -> Step:
 
 
 def _page(conn: Connection, db: Database, filter: Filter, after: int) -> tuple[list[int], int | None]:
-    c = schema.job.c
-    rows = conn.execute(
-        select(c.id)
-        .where(c.state.in_([state.value for state in ACTIVE]), c.id > after, *conditions(conn, db, filter))
-        .order_by(c.id)
-        .limit(PAGE)
-    )
-    ids = list(rows.scalars())
+    wanted = conditions(conn, db, replace(filter, state=None))
+    found: list[int] = []
+    for state in ACTIVE if filter.state is None else (filter.state,):
+        found += oldest(conn, db, state, wanted, after=after, limit=PAGE)
+    ids = sorted(found)[:PAGE]
     return ids, ids[-1] if len(ids) == PAGE else None
 
 

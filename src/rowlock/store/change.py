@@ -20,8 +20,9 @@ from rowlock.model.table import JOBS
 from rowlock.store import audit, schema
 from rowlock.store.audit import Action
 from rowlock.store.dialects.base import fetch
+from rowlock.store.listing import oldest
 from rowlock.store.operate import Operation, Step
-from rowlock.store.records import Filter, conditions, in_state, no_record
+from rowlock.store.records import MAX_ID, Filter, conditions, no_record
 from rowlock.store.revive import UNSEEN, Batch, Holders, Row, held_outside
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def _look_after(change: Change, filter: Filter, after: int) -> Step:
 
 
 def _check(conn: Connection, change: Change, id: int) -> None:
+    if not 0 <= id <= MAX_ID:  # a driver could not even send it
+        raise no_record(change.db, id)
     row = conn.execute(select(*(schema.job.c[name] for name in _COLUMNS)).where(schema.job.c.id == id)).first()
     if row is None:
         raise no_record(change.db, id)
@@ -177,15 +180,16 @@ def _check(conn: Connection, change: Change, id: int) -> None:
 
 def _page(conn: Connection, change: Change, filter: Filter, after: int) -> tuple[list[int], int | None]:
     """The ids of the next page, and after which id the one behind it begins."""
-    c = schema.job.c
-    wanted = [c.id > after, *change.among(), *conditions(conn, change.db, replace(filter, state=None))]
-    rows: list[Any] = []
+    db = change.db
+    wanted = [*change.among(), *conditions(conn, db, replace(filter, state=None))]
+    found: list[int] = []
     for state in change.states if filter.state is None else (filter.state,):
-        chosen = in_state(select(*(c[name] for name in _COLUMNS)), change.db, state)
-        rows += conn.execute(chosen.where(*wanted).order_by(c.id).limit(PAGE)).all()
-    rows.sort(key=lambda row: row.id)
-    last = rows[PAGE - 1].id if len(rows) >= PAGE else None
-    return [row.id for row in rows[:PAGE] if not change.why_not(row)], last
+        found += oldest(conn, db, state, wanted, after=after, limit=PAGE)
+    ids = sorted(found)[:PAGE]
+    fit: list[int] = []
+    for start in range(0, len(ids), db.dialect.max_batch):
+        fit += [row[0] for row in _rows(conn, change, ids[start : start + db.dialect.max_batch], lock=False)]
+    return fit, ids[-1] if len(ids) == PAGE else None
 
 
 def _rows(conn: Connection, change: Change, ids: list[int], *, lock: bool) -> list[Row]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Row, column, literal_column, select, text
 from sqlalchemy.engine import Connection
 
 from rowlock.errors import NotFound
 from rowlock.model.outcome import State
 from rowlock.store import schema
 from rowlock.store.clock import database_now
+from rowlock.store.dialects.instant import Instant
+from rowlock.store.listing import newest
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -69,16 +72,6 @@ class Filter:
     older_than: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many records of a queue are in a state; `future` of them are pending and not due yet."""
-
-    queue: str
-    state: State
-    count: int
-    future: int
-
-
 def no_record(db: Database, id: int) -> NotFound:
     """The error for an id that no record has."""
     return NotFound(f"no record has the id {id} in database {db.name!r}; ids are those that enqueue answers")
@@ -107,50 +100,37 @@ def payload(conn: Connection, db: Database, id: int) -> bytes:
 
 def list_(conn: Connection, db: Database, filter: Filter, *, limit: int = 50, after: int | None = None) -> Page:
     """Records that match, newest first, at most `limit` (1..1,000); `after` is the `next` of the page before."""
+    before = MAX_ID if after is None else after
     wanted = conditions(conn, db, filter)
-    if after is not None:
-        wanted.append(schema.job.c.id < after)
-    rows = conn.execute(select(*_SHOWN).where(*wanted).order_by(schema.job.c.id.desc()).limit(limit + 1)).all()
-    items = [_record(row) for row in rows[:limit]]
-    return Page(items, items[-1].id if len(rows) > limit else None)
+    following: int | None = None
+    if filter.state is None:
+        query = select(*_SHOWN).where(schema.job.c.id < before, *wanted).order_by(schema.job.c.id.desc())
+        rows = list(conn.execute(query.limit(limit + 1)).all())
+        following = rows[limit - 1].id if len(rows) > limit else None
+    else:
+        rest = conditions(conn, db, replace(filter, state=None))
+        ids = newest(conn, db, filter.state, rest, before=before, limit=limit + 1)
+        following = ids[limit - 1] if len(ids) > limit else None
+        rows = _shown(conn, db, ids[:limit], wanted)
+    return Page([_record(row) for row in rows[:limit]], following)
 
 
-def counts(conn: Connection, db: Database) -> list[Count]:
-    """Counts by queue and state, due and future apart."""
-    c = schema.job.c
-    later = func.sum(case((((c.state == "pending") & (c.run_at > database_now(conn, db))), 1), else_=0))
-    rows = conn.execute(
-        select(c.queue, c.state, func.count(), later).group_by(c.queue, c.state).order_by(c.queue, c.state)
-    )
-    return [Count(queue, State(state), int(count), int(future)) for queue, state, count, future in rows]
-
-
-def in_state(chosen: Select[Any], db: Database, state: State) -> Select[Any]:
-    """The query, for records in one state."""
-    return chosen.where(_is_in(state))
-
-
-def _is_in(state: State) -> ColumnElement[bool]:
-    """The state is written out: a bound one hides the partial indexes."""
-    return schema.job.c.state == literal_column(f"'{state.value}'")
+def _shown(conn: Connection, db: Database, ids: Sequence[int], wanted: Sequence[ColumnElement[bool]]) -> list[Any]:
+    rows: list[Any] = []
+    for start in range(0, len(ids), db.dialect.max_batch):
+        part = text(f"id {db.dialect.in_ids(ids[start : start + db.dialect.max_batch])}")
+        rows += conn.execute(select(*_SHOWN).where(part, *wanted).order_by(schema.job.c.id.desc())).all()
+    return rows
 
 
 def conditions(conn: Connection, db: Database, filter: Filter) -> list[ColumnElement[bool]]:
-    """What a filter asks of a record."""
-    c = schema.job.c
-    equal = {
-        c.job: filter.job,
-        c.queue: filter.queue,
-        c.error_category: filter.category,
-        c.key: filter.key,
-    }
-    wanted: list[ColumnElement[bool]] = [
-        column == db.dialect.as_text(value) for column, value in equal.items() if value is not None
-    ]
-    if filter.state is not None:
-        wanted.append(_is_in(filter.state))
+    """What a filter asks of a record of the one table of a query."""
+    equal = {"job": filter.job, "queue": filter.queue, "error_category": filter.category, "key": filter.key}
+    wanted = [column(name) == db.dialect.as_text(value) for name, value in equal.items() if value is not None]
+    if filter.state is not None:  # written out: a bound one hides the partial indexes
+        wanted.append(column("state") == literal_column(f"'{filter.state.value}'"))
     if filter.older_than is not None:
-        wanted.append(c.created_at <= database_now(conn, db) - filter.older_than)
+        wanted.append(column("created_at", Instant) <= database_now(conn, db) - filter.older_than)
     return wanted
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, column
 from sqlalchemy.engine import Connection
 from typing_extensions import override
 
 from rowlock.model.outcome import Category, State
 from rowlock.model.policy import MAX_ATTEMPTS, TIMEOUT_MAX
-from rowlock.store import schema
 from rowlock.store.audit import Action
 from rowlock.store.change import Change
 from rowlock.store.programs import Pair
@@ -50,7 +49,7 @@ class Release(Change):
 
     @override
     def among(self) -> list[ColumnElement[bool]]:
-        return [schema.job.c.error_category.in_([each.value for each in _CATEGORIES])]
+        return [column("error_category").in_([each.value for each in _CATEGORIES])]
 
     @override
     def why_not(self, row: Any) -> str | None:

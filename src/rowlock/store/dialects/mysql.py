@@ -33,6 +33,13 @@ class MySQL(ClaimHooks, EnqueueHooks):
     label: ClassVar[str] = "MySQL"
     renew_program: ClassVar[str] = "ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
     due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
+    state_hints: ClassVar[Mapping[str, str]] = {
+        "pending": due_hint,
+        "running": "FORCE INDEX (rowlock_job_expired)",
+        **dict.fromkeys(("succeeded", "dead", "blocked", "cancelled"), "FORCE INDEX (rowlock_job_ended)"),
+    }
+    by_id_hint: ClassVar[str] = "FORCE INDEX (PRIMARY)"
+    has_letters: ClassVar[bool] = False
     max_batch: ClassVar[int] = 200
     aging: ClassVar[Aging] = MySQLAging()
     transactional_ddl: ClassVar[bool] = False

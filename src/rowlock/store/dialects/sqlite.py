@@ -47,6 +47,7 @@ class SQLite(Dialect):
     one_writer: ClassVar[bool] = True
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     aging: ClassVar[Aging] = SQLiteAging()
+    by_id_hint: ClassVar[str] = "NOT INDEXED"
 
     # --- connecting ---------------------------------------------------------------------------------------
 
