@@ -113,6 +113,6 @@ def _of_newest(conn: Connection, db: Database, state: State) -> Counter[str]:
 
 def _table(db: Database, state: State) -> str:
     """The job table and the condition, in the words that the state's index needs."""
-    has_condition = db.dialect.has_letters and state not in {State.PENDING, State.RUNNING}
+    has_condition = db.dialect.looking.partial and state not in {State.PENDING, State.RUNNING}
     ended = " AND state NOT IN ('pending', 'running')" if has_condition else ""
-    return f"rowlock_job {db.dialect.state_hints.get(state, '')} WHERE state = '{state}'{ended}"
+    return f"rowlock_job {db.dialect.looking.by_state.get(state, '')} WHERE state = '{state}'{ended}"

@@ -62,7 +62,7 @@ def oldest(
 
 def _in_order(db: Database, state: State) -> bool:
     """Whether an index has them in order of id. Those that succeeded are most of the table, which has that order."""
-    return state is State.SUCCEEDED or (db.dialect.has_letters and state in LETTERS)
+    return state is State.SUCCEEDED or (db.dialect.looking.partial and state in LETTERS)
 
 
 def _end(conn: Connection, condition: ColumnElement[bool], order: ColumnElement[int]) -> int | None:
@@ -79,7 +79,7 @@ def _near(
     limit: int,
 ) -> list[int]:
     """By primary key."""
-    table = f"rowlock_job {db.dialect.by_id_hint}"
+    table = f"rowlock_job {db.dialect.looking.by_id}"
     return _ids(conn, table, [text(db.dialect.is_still(JOBS, state)), *wanted], order, limit)
 
 
@@ -95,9 +95,9 @@ def _by_state(
     if state is State.SUCCEEDED:
         return _near(conn, db, state, wanted, order, limit)
     is_in: list[ColumnElement[bool] | TextClause] = [text(f"state = '{state}'")]
-    if db.dialect.has_letters and state in LETTERS:
+    if db.dialect.looking.partial and state in LETTERS:
         is_in.append(text("state IN ('dead', 'blocked', 'cancelled')"))  # as the index says it
-    table = f"rowlock_job {db.dialect.state_hints.get(state, '')}"
+    table = f"rowlock_job {db.dialect.looking.by_state.get(state, '')}"
     return _ids(conn, table, [*is_in, *wanted], order, limit)
 
 

@@ -24,6 +24,7 @@ from rowlock.store.dialects.values import (
     Hold,
     Inserted,
     Level,
+    Looking,
     Row,
     Source,
     driver_error,
@@ -61,12 +62,7 @@ class Dialect(ABC):
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
 
-    state_hints: ClassVar[Mapping[str, str]] = {}
-    """Behind the job table's name where the records of a state are looked for by its index; and `by_id_hint` where by
-    primary key."""
-    by_id_hint: ClassVar[str] = ""
-    has_letters: ClassVar[bool] = True
-    """There is an index of the ids of dead, blocked and cancelled records."""
+    looking: ClassVar[Looking] = Looking()
 
     # --- connecting ---------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from rowlock.store.dialects import scan
 from rowlock.store.dialects.aging import Aging, MySQLAging
 from rowlock.store.dialects.mysql_claim import ClaimHooks, run
 from rowlock.store.dialects.mysql_enqueue import EnqueueHooks
+from rowlock.store.dialects.values import Looking
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -33,13 +34,15 @@ class MySQL(ClaimHooks, EnqueueHooks):
     label: ClassVar[str] = "MySQL"
     renew_program: ClassVar[str] = "ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
     due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
-    state_hints: ClassVar[Mapping[str, str]] = {
-        "pending": due_hint,
-        "running": "FORCE INDEX (rowlock_job_expired)",
-        **dict.fromkeys(("succeeded", "dead", "blocked", "cancelled"), "FORCE INDEX (rowlock_job_ended)"),
-    }
-    by_id_hint: ClassVar[str] = "FORCE INDEX (PRIMARY)"
-    has_letters: ClassVar[bool] = False
+    looking: ClassVar[Looking] = Looking(
+        by_state={
+            "pending": due_hint,
+            "running": "FORCE INDEX (rowlock_job_expired)",
+            **dict.fromkeys(("succeeded", "dead", "blocked", "cancelled"), "FORCE INDEX (rowlock_job_ended)"),
+        },
+        by_id="FORCE INDEX (PRIMARY)",
+        partial=False,
+    )
     max_batch: ClassVar[int] = 200
     aging: ClassVar[Aging] = MySQLAging()
     transactional_ddl: ClassVar[bool] = False

@@ -47,7 +47,7 @@ class SQLite(Dialect):
     one_writer: ClassVar[bool] = True
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     aging: ClassVar[Aging] = SQLiteAging()
-    by_id_hint: ClassVar[str] = "NOT INDEXED"
+    looking: ClassVar[Looking] = Looking(by_id="NOT INDEXED")
 
     # --- connecting ---------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -106,6 +107,17 @@ CLAIMED_COLUMNS = (
     *("timeout_ms", "headers", "token"),
 )
 """The roles that a claim reads, in the order of `Claimed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """How records are looked for by their state (O1): what stands behind the job table's name, and which indexes are
+    there."""
+
+    by_state: Mapping[str, str] = field(default_factory=dict[str, str])
+    by_id: str = ""
+    partial: bool = True
+    """Indexes can have a condition, so that there is one of the ids of dead, blocked and cancelled records."""
 
 
 def is_cancelled(shape: QueueShape, id_: str) -> str:
