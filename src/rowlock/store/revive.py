@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rowlock.store.asked import asked, forget
+from rowlock.store.freed import freed
 from rowlock.store.operate import Operation, Step
 
 if TYPE_CHECKING:
@@ -53,8 +54,13 @@ def held_outside(db: Database, rows: Sequence[Row]) -> Operation[Holders]:
         rest = sorted(set(keys) - {key for key, _, _ in seen})
         if rest:
             found: _Active = yield _look(db, names, rest, outside=True)
-            held |= {(names[0], key): id_ for key, id_, _ in found}
+            gone: set[int] = yield _freed(db, [id_ for _, id_, _ in found])
+            held |= {(names[0], key): id_ for key, id_, _ in found if id_ not in gone}
     return held
+
+
+def _freed(db: Database, ids: Sequence[int]) -> Step:
+    return Step(lambda conn: freed(conn, db, ids))
 
 
 def _look(db: Database, names: Sequence[str], keys: Sequence[str], *, outside: bool = False) -> Step:

@@ -17,20 +17,8 @@ from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
 from rowlock.store.dialects.values import (
-    CLAIMED_COLUMNS,
-    PARAMETERS,
-    Branch,
-    Claimed,
-    Hold,
-    Inserted,
-    Level,
-    Looking,
-    Row,
-    Source,
-    driver_error,
-    is_cancelled,
-    lease_of,
-    not_paused,
+    CLAIMED_COLUMNS, PARAMETERS, Branch, Claimed, Hold, Inserted, Level, Looking, Row, Source, driver_error,
+    is_cancelled, lease_of, not_paused,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -61,7 +49,6 @@ class Dialect(ABC):
     """How retention meets tables of any shape."""
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
-
     looking: ClassVar[Looking] = Looking()
 
     # --- connecting ---------------------------------------------------------------------------------------

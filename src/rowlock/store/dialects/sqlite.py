@@ -28,6 +28,7 @@ from rowlock.store.dialects.base import (
     Source,
     driver_error,
 )
+from rowlock.store.dialects.values import Looking
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
