@@ -17,8 +17,20 @@ from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
 from rowlock.store.dialects.values import (
-    CLAIMED_COLUMNS, PARAMETERS, Branch, Claimed, Hold, Inserted, Level, Looking, Row, Source, driver_error,
-    is_cancelled, lease_of, not_paused,
+    CLAIMED_COLUMNS,
+    PARAMETERS,
+    Branch,
+    Claimed,
+    Hold,
+    Inserted,
+    Level,
+    Looking,
+    Row,
+    Source,
+    driver_error,
+    is_cancelled,
+    lease_of,
+    not_paused,
 )  # fmt: skip
 
 if TYPE_CHECKING:
