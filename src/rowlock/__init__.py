@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from rowlock.model.table import Lease
     from rowlock.queues import QueueInfo
     from rowlock.runtime.events import Event
+    from rowlock.runtime.health import HealthReport, LoopReport
+    from rowlock.runtime.metrics import Bucket, Metric, Sample
     from rowlock.store.audit import Action, AuditEntry, AuditPage
     from rowlock.store.change import Done
     from rowlock.store.counts import Count
@@ -77,6 +79,7 @@ __all__ = [
     "AuditEntry",
     "AuditPage",
     "Backoff",
+    "Bucket",
     "Category",
     "ConnectionTypeError",
     "Context",
@@ -106,6 +109,7 @@ __all__ = [
     "FilterError",
     "FilterTypeError",
     "Finding",
+    "HealthReport",
     "Id",
     "InvalidState",
     "Job",
@@ -116,6 +120,8 @@ __all__ = [
     "LeaseLost",
     "Lifecycle",
     "LoginRefused",
+    "LoopReport",
+    "Metric",
     "MissingDriver",
     "NotBuiltYet",
     "NotFound",
@@ -133,6 +139,7 @@ __all__ = [
     "Retry",
     "RowlockError",
     "SafeError",
+    "Sample",
     "SchemaTooNew",
     "Secret",
     "Settings",
@@ -158,6 +165,7 @@ _HOMES = {
     "AuditEntry": "rowlock.store.audit",
     "AuditPage": "rowlock.store.audit",
     "Backoff": "rowlock.model.backoff",
+    "Bucket": "rowlock.runtime.metrics",
     "Category": "rowlock.model.outcome",
     "ConnectionTypeError": "rowlock.errors",
     "Context": "rowlock.model.context",
@@ -187,6 +195,7 @@ _HOMES = {
     "FilterError": "rowlock.errors",
     "FilterTypeError": "rowlock.errors",
     "Finding": "rowlock.findings",
+    "HealthReport": "rowlock.runtime.health",
     "Id": "rowlock.model.identity",
     "InvalidState": "rowlock.errors",
     "Job": "rowlock.model.job",
@@ -197,6 +206,8 @@ _HOMES = {
     "LeaseLost": "rowlock.errors",
     "Lifecycle": "rowlock.model.lifecycle",
     "LoginRefused": "rowlock.errors",
+    "LoopReport": "rowlock.runtime.health",
+    "Metric": "rowlock.runtime.metrics",
     "MissingDriver": "rowlock.errors",
     "NotBuiltYet": "rowlock.errors",
     "NotFound": "rowlock.errors",
@@ -214,6 +225,7 @@ _HOMES = {
     "Retry": "rowlock.model.outcome",
     "RowlockError": "rowlock.errors",
     "SafeError": "rowlock.errors",
+    "Sample": "rowlock.runtime.metrics",
     "SchemaTooNew": "rowlock.errors",
     "Secret": "rowlock.model.identity",
     "Settings": "rowlock.model.settings",

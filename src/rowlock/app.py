@@ -30,7 +30,9 @@ from rowlock.operations import Records
 from rowlock.queues import DeclaredQueue, Queues
 from rowlock.retaining import Retaining
 from rowlock.runtime import serve
-from rowlock.runtime.events import Event, Events
+from rowlock.runtime.events import Events
+from rowlock.runtime.health import HealthReport
+from rowlock.runtime.metrics import Meter, Metric
 from rowlock.store import enqueue, migrations
 from rowlock.store.database import Database
 
@@ -59,6 +61,8 @@ class App(HookDecorators, Retaining):
         self._binding = Binding()
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._queues = Queues(self._configured.one, self)
+        self._meter = Meter()
+        self._events = Events(self.hooks)
         self._lock = threading.Lock()
         self._under_test = False
         self.records = Records(self._configured.one, self)
@@ -95,6 +99,11 @@ class App(HookDecorators, Retaining):
     def queues(self) -> Queues:
         """The queues that `app.queue(…)` declared, by name; and pausing, resuming and listing queues (O5)."""
         return self._queues
+
+    @property
+    def meter(self) -> Meter:
+        """Where enqueues and attempts are counted; read by `metrics()`."""
+        return self._meter
 
     @property
     def payload_max(self) -> int:
@@ -181,7 +190,7 @@ class App(HookDecorators, Retaining):
             answers = enqueue.enqueue(db, target, requests)
         else:
             answers = enqueue.enqueue_joined(conn, db, target, requests)
-        return self._told(job, requests, answers)
+        return self._events.enqueued(self._meter, job.name, db.name, requests, answers)
 
     async def aenqueue(
         self, job: Job[Any, Any], requests: Sequence[EnqueueRequest], connection: object, detached: bool
@@ -197,7 +206,7 @@ class App(HookDecorators, Retaining):
             answers = await enqueue.aenqueue(db, target, requests)
         else:
             answers = await enqueue.aenqueue_joined(conn, db, target, requests)
-        return self._told(job, requests, answers)
+        return self._events.enqueued(self._meter, job.name, db.name, requests, answers)
 
     def _target(self, job: Job[Any, Any]) -> tuple[Database, enqueue.JobTarget]:
         databases = self.databases
@@ -205,14 +214,6 @@ class App(HookDecorators, Retaining):
         if db is None:
             raise DeclarationError(findings.not_configured(job, databases))
         return db, enqueue.JobTarget(job.names, job.max_attempts, whole_ms(job.timeout))
-
-    def _told(self, job: Job[Any, Any], requests: Sequence[EnqueueRequest], answers: list[Enqueued]) -> list[Enqueued]:
-        if self.hooks.events.get("enqueued"):
-            events = Events(self.hooks)
-            for request, answer in zip(requests, answers, strict=True):
-                if answer.created:
-                    events.tell(Event("enqueued", id=answer.id, job=job.name, queue=request.queue))
-        return answers
 
     # --- the life cycle -----------------------------------------------------------------------------------
 
@@ -282,9 +283,19 @@ class App(HookDecorators, Retaining):
         """Ask this application's workers in this process to drain, from any thread or handler; does not wait (M6)."""
         serve.stop(self)
 
-    def health(self) -> dict[str, Any]:
-        """`{status, loops: {name: {beat, error}}}` of this application's workers in this process (H1)."""
+    def health(self) -> HealthReport:
+        """`{status, loops: {name: {beat, error, …}}, counters}` of this application's workers in this process (H1).
+
+        Reads what is in memory, from any thread: it works while a handler blocks the loop, and touches no database.
+        """
         return serve.health(self)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Counters, gauges and histograms of this process, by name; for a bridge to what collects yours (H2).
+
+        A counter goes up for as long as the process lives, whatever workers come and go. From any thread; no database.
+        """
+        return serve.metrics(self)
 
     # --- for the test kit ---------------------------------------------------------------------------------
 
@@ -295,12 +306,12 @@ class App(HookDecorators, Retaining):
     @contextmanager
     def _swap(self, databases: Mapping[str, Database], settings: Settings) -> Generator[Mapping[str, Database] | None]:
         """Other databases and settings within the block, and no worker; answers the configured ones, if made yet."""
-        old, was = self._configured.swap(databases), self._settings
-        self._settings, self._under_test = settings, True
+        old, was, meter = self._configured.swap(databases), self._settings, self._meter
+        self._settings, self._under_test, self._meter = settings, True, Meter()
         try:
             yield old
         finally:
-            self._settings, self._under_test = was, False
+            self._settings, self._under_test, self._meter = was, False, meter
             self._configured.swap(old)
 
     def _refuse_under_test(self, what: str) -> None:

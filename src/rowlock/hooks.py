@@ -11,7 +11,8 @@ from rowlock.errors import DeclarationError, DeclarationTypeError
 from rowlock.model.context import Context
 from rowlock.model.limits import shown
 
-EVENTS = ("enqueued", "claimed", "settled", "lost", "blocked", "swept", "outage")
+EVENTS = ("enqueued", "claimed", "settled", "lost", "blocked", "rescued", "swept", "outage")
+"""What `app.on` takes (H2)."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -35,11 +36,12 @@ class HookDecorators:
         self.hooks = Hooks()
 
     def on(self, event: str) -> Callable[[F], F]:
-        """Listen to an event: enqueued, claimed, settled, lost, blocked, swept or outage (H2).
+        """Listen to an event: enqueued, claimed, settled, lost, blocked, rescued, swept or outage (H2).
 
-        The listener gets an object with `name, id, job, queue, attempt, outcome, seconds`, None where one does not
-        apply; it is a sync function, called where the event happens, and must be short. `enqueued` is told when
-        the record is written: a caller's transaction may still be rolled back. DeclarationError: no such event.
+        The listener gets an `Event`: `name, id, job, queue, attempt, outcome, seconds, state, database`, None where
+        one does not apply. It is a sync function, called where the event happens, and must be short: a listener of a
+        worker's events runs on its loop. `enqueued` is told when the record is written: a caller's transaction may
+        still be rolled back. DeclarationError: no such event.
         """
         if event not in EVENTS:
             raise DeclarationError(f"app.on({shown(event)}): no such event (H2); the events are {', '.join(EVENTS)}")

@@ -21,6 +21,7 @@ from rowlock import App, Context, Dead, Jobs, LeaseLost, Retry, SafeError, Snooz
 from rowlock.errors import StartRefused
 from rowlock.testing import fault
 from support.databases import Database
+from support.failures import CODES, database_error
 from support.jobtable import failing
 from support.live import Live
 from support.races import Blocker
@@ -167,25 +168,6 @@ async def test_two_workers_share_a_queue_without_running_anything_twice(
 
 
 # --- K2: the database fails -------------------------------------------------------------------------------------------
-
-CODES = {
-    "deadlock": ("40P01", 1213, "SQLITE_BUSY_SNAPSHOT"),
-    "lock wait": ("55P03", 1205, "SQLITE_BUSY"),
-    "disk full": ("53100", 1021, "SQLITE_FULL"),
-    "read-only": ("25006", 1290, "SQLITE_READONLY"),
-}
-
-
-class DriverError(Exception):
-    """What a driver raises, with its own way to tell what happened."""
-
-    def __init__(self, what: str) -> None:
-        self.sqlstate, number, self.sqlite_errorname = CODES[what]
-        super().__init__(number, f"{what}: S3CR3T")
-
-
-def database_error(what: str) -> sa.exc.OperationalError:
-    return sa.exc.OperationalError("UPDATE secret", {"payload": "S3CR3T"}, DriverError(what))
 
 
 @pytest.mark.parametrize("what", CODES)
@@ -599,58 +581,6 @@ async def test_what_does_not_end_in_time_is_handed_back_with_its_attempt(make: C
         row = live.row(id_)
         assert (row.state, row.attempt, row.handed_back) == ("pending", 0, 1)
         assert (row.run_at, row.lease, row.error_category) == (run_at, None, None)
-
-
-# --- H1: health -------------------------------------------------------------------------------------------------------
-
-
-async def test_health_names_each_loop_its_beat_and_its_error(make: Callable[..., Live]) -> None:
-    # contract: H1
-    live = make(queues={"mail": 1})
-
-    @live.jobs.job(max_attempts=1, timeout=30, name="job")
-    async def job() -> None:
-        pass
-
-    assert live.app.health() == {"status": "stopped", "loops": {}}
-    async with live.worker():
-        await live.ended(job.enqueue())
-
-        def beating() -> bool:
-            loops = live.app.health()["loops"]
-            names = {"claim:default", "claim:mail", "keeper", "settler", "rescuer", "announcer"}
-            return names <= set(loops) and all(loops[name]["beat"] for name in names)
-
-        await wait_until_async(beating)
-        health = live.app.health()
-        assert health["status"] == "ok"
-        for loop in health["loops"].values():
-            assert set(loop) == {"beat", "error"}
-            assert loop["error"] is None
-            assert datetime.fromisoformat(loop["beat"]).utcoffset() == timedelta(0)
-        assert health["counters"]["claimed"] == 1
-    assert live.app.health() == {"status": "stopped", "loops": {}}
-
-
-@pytest.mark.parametrize("point", ["settling", "keeper"])
-async def test_a_loop_that_ends_by_a_defect_is_started_again_and_loses_nothing(
-    make: Callable[..., Live], point: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    # contract: H1
-    live = make(lease_ms=300)
-
-    @live.jobs.job(max_attempts=1, timeout=20, name="job")
-    async def job() -> None:
-        await work_for(0.1)
-
-    with fault(point, TypeError("S3CR3T")), caplog.at_level(logging.DEBUG):
-        async with live.worker():
-            assert (await live.ended(job.enqueue())).state == "succeeded"
-            await wait_until_async(lambda: "ended by a defect" in caplog.text)
-            await wait_until_async(lambda: live.app.health()["status"] == "ok")
-    assert sum("ended by a defect" in record.getMessage() for record in caplog.records) == 1
-    assert "S3CR3T" not in caplog.text
-    assert [event.outcome for event in live.told("settled")] == ["ack"]
 
 
 # --- S6: nothing secret -----------------------------------------------------------------------------------------------

@@ -25,22 +25,22 @@ from support.databases import Database
 from support.waiting import BOUND, wait_until_async
 
 ENDED = frozenset({"succeeded", "dead", "blocked", "cancelled"})
-EVENTS = ("enqueued", "claimed", "settled", "lost", "blocked", "outage")
+EVENTS = ("enqueued", "claimed", "settled", "lost", "blocked", "rescued", "outage")
 
 
 class Live:
-    """`job` are settings of that section; `runtime` and `database` others."""
+    """`job` are settings of that section; `runtime` others; `url` sends it through a proxy."""
 
     def __init__(
         self, app_factory: Callable[..., App], database: Database, *, runtime: dict[str, Any] | None = None,
-        **job: Any,
+        url: str | None = None, **job: Any,
     ) -> None:  # fmt: skip
         self.database = database
         self.jobs = Jobs()
         self.app = app_factory(
             self.jobs,
             settings={
-                "database": {"default": {"url": database.url}},
+                "database": {"default": {"url": url or database.url}},
                 "runtime": {"shutdown_ms": 5_000, **(runtime or {})},
                 "job": {"poll_ms": 10, "retry_base_ms": 1, "retry_max_ms": 1, **job},
             },

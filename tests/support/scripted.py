@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -106,6 +107,15 @@ class Lane:
         )  # fmt: skip
         self.job: Any = None  # the one that a test is about, if it is about one
         self._ids = iter(range(1, 1_000_000))
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What was settled, by outcome."""
+        return sum((series.settled for series in self.floor.tally.every()), Counter[str]())
+
+    @property
+    def lost(self) -> int:
+        return sum(series.lost for series in self.floor.tally.every())
 
     def guard(self, service: str) -> Guard:
         return Guard(service, self.outage, self.health.beat(service))

@@ -232,7 +232,7 @@ async def test_a_lost_hold_cancels_and_drops_what_is_done_afterwards() -> None:
     await lane.ended()
     assert reasons == [StopReason.LOST]
     assert lane.settler.given == []
-    assert lane.health.lost == 1
+    assert lane.lost == 1
 
 
 async def test_a_lost_record_is_not_started_beside_its_first_attempt_in_this_process() -> None:

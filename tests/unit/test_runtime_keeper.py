@@ -91,7 +91,7 @@ async def test_a_hold_that_the_database_does_not_confirm_is_told_at_once() -> No
     for attempt in (due, verified):
         assert attempt.context_made.stop_reason is StopReason.LOST, "seen by the thread before the loop runs"
         await wait_until_async(lambda attempt=attempt: attempt.closed)
-    assert holds.lane.health.lost == 2
+    assert holds.lane.lost == 2
     assert holds.lane.held == {}
     await holds.end()
     assert holds.lane.settler.given == []

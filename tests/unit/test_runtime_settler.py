@@ -64,7 +64,7 @@ async def test_what_collects_while_a_statement_is_under_way_goes_with_the_next()
         await flushed(settler)
         assert [len(args[1]) for args in lane.db.called("settle")] == [1, 500, 200]
         assert lane.held == {}
-        assert lane.health.settled["ack"] == 701
+        assert lane.outcomes["ack"] == 701
 
 
 async def test_a_lost_verdict_is_told_for_that_record_alone() -> None:
@@ -80,7 +80,7 @@ async def test_a_lost_verdict_is_told_for_that_record_alone() -> None:
         await lane.ended()
         await flushed(settler)
         assert [event.id for event in told] == [2]
-        assert lane.health.settled["ack"] == 2
+        assert lane.outcomes["ack"] == 2
         assert lane.held == {}
 
 
@@ -99,7 +99,7 @@ async def test_a_failed_statement_is_repeated_and_recognises_its_own_effect(capl
             lane.start(lane.record(lane.job))
             await lane.ended()
             await flushed(settler)
-            assert lane.health.beat("settler").error is None
+            assert not lane.health.beat("settler").failing
     assert tries == [False, True, True]
     assert [line.getMessage().split(" (")[0] for line in caplog.records] == [
         "database 'default' fails",
@@ -117,7 +117,7 @@ async def test_one_settlement_that_can_not_be_written_does_not_stop_the_others()
 
     async with settling(settle=refuses_the_third) as (lane, _):
         lane.start(*(lane.record(lane.job) for _ in range(8)))
-        await wait_until_async(lambda: lane.health.settled["ack"] == 7)
+        await wait_until_async(lambda: lane.outcomes["ack"] == 7)
         assert [attempt.id for attempt in lane.held.values()] == [3]
 
 
@@ -134,13 +134,13 @@ async def test_a_locked_row_delays_only_its_own_settlement() -> None:
 
     async with settling(settle=some_are_busy, settle_one=waits) as (lane, settler):
         lane.start(*(lane.record(lane.job) for _ in range(6)))
-        await wait_until_async(lambda: lane.health.settled["ack"] == 2)
+        await wait_until_async(lambda: lane.outcomes["ack"] == 2)
         lane.start(lane.record(lane.job))
-        await wait_until_async(lambda: lane.health.settled["ack"] == 3)
+        await wait_until_async(lambda: lane.outcomes["ack"] == 3)
         assert len(lane.db.called("settle_one")) <= 2, "the others are tried again with the batch"
         unlocked.set()
         await flushed(settler)
-        assert lane.health.settled["ack"] == 7
+        assert lane.outcomes["ack"] == 7
 
 
 async def test_what_waits_for_a_locked_row_is_given_up_when_its_hold_is_lost() -> None:
@@ -155,7 +155,7 @@ async def test_what_waits_for_a_locked_row_is_given_up_when_its_hold_is_lost() -
         await wait_until_async(lambda: lane.db.called("settle_one"))
         attempt.lose()
         await flushed(settler)
-        assert lane.health.lost == 1
+        assert lane.lost == 1
         assert lane.held == {}
 
 
@@ -167,7 +167,7 @@ async def test_a_defect_in_the_loop_loses_no_settlement() -> None:
             lane.start(lane.record(lane.job))
             await lane.ended()
             await flushed(settler)
-        assert lane.health.settled["ack"] == 2
+        assert lane.outcomes["ack"] == 2
         assert lane.health.beat("settler").failures == 2
         assert lane.stuck == []
 

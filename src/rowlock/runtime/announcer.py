@@ -6,14 +6,15 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
-from rowlock.runtime.events import Events
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.store.claim import Rescued
 from rowlock.store.programs import announce, block_unknown, runnable_blocked, strangers
 
 if TYPE_CHECKING:
+    from rowlock.runtime.floor import Floor
     from rowlock.runtime.roster import Roster
     from rowlock.store.database import Database
 
@@ -29,11 +30,11 @@ class Announcer:
     A program that lives must not look gone to another one's `unknown_ms`, so that three announcements fall in it.
     """
 
-    def __init__(self, roster: Roster, guard: Guard, events: Events, *, unknown_ms: int, poll_s: float) -> None:
+    def __init__(self, roster: Roster, guard: Guard, floor: Floor, *, unknown_ms: int, poll_s: float) -> None:
         self._roster = roster
         self._db: Database = roster.db
         self._guard = guard
-        self._events = events
+        self._floor = floor
         self._unknown_ms = unknown_ms
         third_s = unknown_ms / 3_000
         self._pace_s = max(poll_s, min(ANNOUNCE_S, third_s))
@@ -55,6 +56,7 @@ class Announcer:
 
     async def run_once(self) -> list[Rescued]:
         """Announces if it is time, then blocks what nobody knows; answers what was blocked."""
+        faults.hit("announcer")
         db, known, patience_s = self._db, self._roster.pairs, self._guard.patience_s
         if monotonic() - self._announced >= self._announce_s:
             await bounded(db, db.arun(announce, known), patience_s)
@@ -74,7 +76,7 @@ class Announcer:
                 "(S4, S7); deploy one that does, then `rowlock records release`",
                 db.name, len(blocked), self._unknown_ms / 1000,
             )  # fmt: skip
-            self._events.tell_blocked(blocked)
+            self._floor.events.tell_moved(blocked, db.name, self._floor.tally)
         return blocked
 
     def stop(self) -> None:

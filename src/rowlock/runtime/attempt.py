@@ -36,7 +36,8 @@ class Attempt:
 
     __slots__ = (
         "arguments", "begun", "cancelled", "closed", "context_made", "deadline", "end", "ended", "ending", "id", "lane",
-        "lease_ms", "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "settled", "stale",
+        "lease_ms", "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "series", "settled",
+        "stale",
         "stop", "stray", "task", "timed_out", "timer", "token", "transaction", "unsure", "watched",
     )  # fmt: skip
 
@@ -48,6 +49,7 @@ class Attempt:
         self.record = record
         self.id = record.id
         self.token = record.token
+        self.series = lane.floor.tally.series(record.queue, record.job)
         self.lease_ms = record.lease_ms
         self.lease_s = record.lease_ms / 1000
         # The claim was sent at this time at the earliest, so the lease ends after `renewed_at + lease_s`.

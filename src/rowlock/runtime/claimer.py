@@ -16,8 +16,9 @@ from rowlock.runtime.attempt import Attempt
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.briefing import told_to_stop
 from rowlock.runtime.describe import brief, log
+from rowlock.runtime.health import REST_S
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
-from rowlock.runtime.verdict import event
+from rowlock.runtime.verdict import say_claimed
 from rowlock.store.claim import claim, look
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class Claimer:
         self._on_stuck = on_stuck
         self._stale: dict[int, int] = {}
         """Ids whose hold was lost while their handler still runs here: not started a second time beside it."""
+        self._clear_at = float("-inf")
+        self._unseen_s = float("inf")
+        """Seconds from the last look that found nothing due to the last claim: what it took was not visible before."""
         self._waiter: asyncio.Future[None] | None = None
         self._needs_room = False
         self._called = False
@@ -99,9 +103,12 @@ class Claimer:
 
         An idle round is one read (K3); `sure` claims without looking.
         """
+        faults.hit("claiming")
         if not sure:
+            looked = monotonic()
             seen = await bounded(self.db, self.db.aread(look, self._source), self._guard.patience_s)
             if not seen.due:
+                self._clear_at = looked
                 return 0, min(self._poll_s, max(seen.wait, 0.001)) if seen.wait is not None else self._poll_s
             if self.floor.draining:
                 return 0, 0.0
@@ -111,6 +118,7 @@ class Claimer:
             records += await self._claim_alone(self._alone)
         if not records:
             return 0, self._poll_s
+        self._unseen_s = monotonic() - self._clear_at
         return (len(records), 0.0) if self.hand_over(records, sent) else (0, self._poll_s)
 
     async def _claim_alone(self, alone: Alone) -> list[Claimed]:
@@ -141,11 +149,14 @@ class Claimer:
             self._waiter.set_result(None)
 
     async def _room(self) -> None:
+        """Waits for a free slot; looks up now and then, so that a beat tells it from a loop that hangs (H1)."""
         self._needs_room = True
         self._waiter = self.loop.create_future()
+        timer = self.loop.call_later(REST_S, self._go_on)
         try:
             await self._waiter
         finally:
+            timer.cancel()
             self._waiter = None
             self._needs_room = False
 
@@ -195,9 +206,7 @@ class Claimer:
         elif self._stale and attempt.id in self._stale:
             self._give_back(attempt, NOT_HERE_MS)
         else:
-            floor.health.claimed += 1
-            if floor.tell_claimed:
-                floor.events.tell(event(attempt, "claimed"))
+            say_claimed(attempt, min(attempt.record.waited, self._unseen_s))
             attempt.start()
 
     def _give_back(self, attempt: Attempt, delay_ms: int | None = None) -> None:
@@ -250,7 +259,7 @@ class Claimer:
         if self._alone is not None and attempt.token == self._alone.token:
             self._alone.leave(self.loop)
         if attempt.begun is not None:
-            self.floor.health.seconds += (attempt.ended or attempt.begun) - attempt.begun
+            attempt.series.seconds.observe((attempt.ended or attempt.begun) - attempt.begun)
         if attempt.overran:
             self._overran -= 1
         if self._stale and attempt.stale:

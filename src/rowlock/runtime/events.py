@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rowlock.model.context import Context
 from rowlock.model.outcome import State
+from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.model.texts import error_class
 from rowlock.runtime.describe import frames, log
+from rowlock.runtime.metrics import Meter, Tally
 from rowlock.store.claim import Rescued
 
 Listener = Callable[[Any], object]
@@ -41,15 +44,25 @@ class Hooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: enqueued, claimed, settled, lost, blocked, swept, outage. Fields where they apply."""
+    """Something that happened, by its `name`; fields are None where they do not apply (H2)."""
 
     name: str
+    """One of `rowlock.hooks.EVENTS`."""
     id: int | None = None
+    """The record's id."""
     job: str | None = None
+    """The name that is stored with the record."""
     queue: str | None = None
     attempt: int | None = None
+    """The number of the attempt, 1 for the first."""
     outcome: str | None = None
+    """settled: how the attempt ended; blocked: the category; outage: begun or over."""
     seconds: float | None = None
+    """settled, lost: how long the handler ran; claimed: how long the record was due, or visible if that is less."""
+    state: str | None = None
+    """What the record is now: pending, running, succeeded, dead, blocked, cancelled."""
+    database: str | None = None
+    """The name of the database."""
     count: int | None = None
     """Of `swept`: how many rows; `outcome` is then the table."""
 
@@ -73,18 +86,43 @@ class Events:
             except BaseException as error:  # noqa: BLE001 - a failing hook never fails the record (H2, R4)
                 self.complain(listener, error, f"listener of {event.name!r}")
 
-    def tell_blocked(self, records: Sequence[Rescued]) -> None:
-        """Says which records were set aside without an attempt (S4, C5)."""
-        if self.wanted("blocked"):
-            for record in records:
-                if record.state is State.BLOCKED:
-                    self.tell(Event("blocked", record.id, record.job, record.queue, record.attempt, record.category))
+    def tell_moved(self, records: Sequence[Rescued], database: str, tally: Tally, *, rescued: bool = False) -> None:
+        """Says which records were moved on without their handler: a dead worker's, used up, blocked, cancelled ones.
 
-    def tell_cancelled(self, records: Sequence[Rescued]) -> None:
-        """Says which records became cancelled while nobody held them (O4)."""
-        if self.wanted("settled"):
-            for record in records:
-                self.tell(Event("settled", record.id, record.job, record.queue, record.attempt, record.state))
+        One that ended so is told like one whose handler ended it: `settled`, with the outcome `exhausted` for attempts
+        that are used up (C5, L7, S4).
+        """
+        for record in records:
+            series = tally.series(record.queue, record.job)
+
+            def tell(name: str, outcome: str | None, record: Rescued = record) -> None:
+                if self.wanted(name):
+                    about = (record.id, record.job, record.queue, record.attempt)
+                    self.tell(Event(name, *about, outcome, state=record.state, database=database))
+
+            if rescued:
+                series.rescued += 1
+                tell("rescued", None)
+            if record.state is State.BLOCKED:
+                series.blocked[str(record.category)] += 1
+                tell("blocked", record.category)
+            elif record.state is not State.PENDING:
+                outcome = "exhausted" if record.state is State.DEAD else str(record.state)
+                series.settled[outcome] += 1
+                tell("settled", outcome)
+
+    def enqueued(
+        self, meter: Meter, job: str, database: str, requests: Sequence[EnqueueRequest], answers: list[Enqueued]
+    ) -> list[Enqueued]:
+        """Counts what was written, and tells who listens; gives the answers on."""
+        created = Counter(request.queue for request, each in zip(requests, answers, strict=True) if each.created)
+        for queue, number in Counter(request.queue for request in requests).items():
+            meter.enqueued(queue, job, created[queue], number - created[queue])
+        if self.wanted("enqueued"):
+            for request, each in zip(requests, answers, strict=True):
+                if each.created:
+                    self.tell(Event("enqueued", each.id, job, request.queue, state=each.state, database=database))
+        return answers
 
     def complain(self, hook: Callable[..., object], error: BaseException, what: str) -> None:
         """Logs the failure of a hook, once for each hook: one that always fails must not write a line a record."""

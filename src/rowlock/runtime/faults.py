@@ -1,23 +1,26 @@
-"""Places where a test can make the runtime fail once: `rowlock.testing.fault` arms them (X1, X6)."""
+"""Places where a test can make the runtime fail: `rowlock.testing.fault` arms them (X1, X6)."""
 
 from __future__ import annotations
 
-POINTS = ("claimed", "cursor-advanced", "settling", "scheduler", "sweeper", "keeper", "listener")
+POINTS = (
+    "claiming", "claimed", "cursor-advanced", "settling", "rescuer", "announcer", "scheduler", "sweeper", "keeper",
+    "listener",
+)  # fmt: skip
 
-_armed: dict[str, BaseException] = {}
+_armed: dict[str, list[BaseException]] = {}
 
 
 def hit(point: str) -> None:
-    """Raises what was armed for `point`, once. Nothing is armed outside tests: then this is one look at a dict."""
-    if _armed and (error := _armed.pop(point, None)) is not None:
-        raise error
+    """Raises what was armed for `point`. Nothing is armed outside tests: then this is one look at a dict."""
+    if _armed and (errors := _armed.get(point)):
+        raise errors.pop()
 
 
-def arm(point: str, error: BaseException) -> None:
-    """Makes the next `hit(point)` of any thread of this process raise `error`. ValueError for an unknown point."""
+def arm(point: str, error: BaseException, times: int = 1) -> None:
+    """Makes the next `times` hits of `point`, on any thread, raise `error`. ValueError: no such point."""
     if point not in POINTS:
         raise ValueError(f"{point!r} is no fault point; the points are {', '.join(POINTS)}")
-    _armed[point] = error
+    _armed[point] = [error] * times
 
 
 def disarm(point: str | None = None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from rowlock.model.context import Context
 from rowlock.runtime.events import Events
 from rowlock.runtime.health import Health
+from rowlock.runtime.metrics import Tally
 from rowlock.runtime.pool import Threads
 
 FailureListener = Callable[[BaseException, Context], object]
@@ -21,12 +22,14 @@ class Floor:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, threads: Threads, events: Events, health: Health, *,
         jitter: Callable[[], float] = random.random, on_failure: FailureListener | None = None,
+        tally: Tally | None = None,
     ) -> None:  # fmt: skip
         self.loop = loop
         self.thread = threading.get_ident()
         self.threads = threads
         self.events = events
         self.health = health
+        self.tally = tally or Tally()
         self.jitter = jitter
         self.draining = False
         """Set once, from a signal handler too: from then on nothing is claimed and nothing claimed is started."""

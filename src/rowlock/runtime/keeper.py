@@ -13,8 +13,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rowlock.model.table import JOBS
+from rowlock.model.texts import error_class
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded, end_all
+from rowlock.runtime.describe import log, trace
 from rowlock.runtime.held import snapshot
 from rowlock.runtime.loopwatch import LoopWatch
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
@@ -160,6 +162,9 @@ class Keeper:
     def _serve(self) -> None:
         try:
             asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - without renewal the worker must not go on (H1)
+            log.error("the renewal thread ended by a defect: %s", trace(error))
+            self._stuck(f"the renewal thread ended by {error_class(error)} (H1)")
         finally:
             self._floor.threads.call(lambda: self.ended.done() or self.ended.set_result(None))
 

@@ -20,14 +20,22 @@ if TYPE_CHECKING:
     from rowlock.runtime.keeper import Kept
 
 
+# Whatever the leases are: so long no loop stands still that works.
+LONGEST_BOUND_S = 10.0
+
+
 class LoopWatch:
-    """Asks the loop to answer; one that does not for longer than 1 s and half the shortest lease is blocked."""
+    """Asks the loop to answer. One that does not for longer than 1 s and half the shortest lease, or 10 s, is blocked.
+
+    That is logged once for each time, and is in the health report for as long as it lasts (H1).
+    """
 
     def __init__(self, floor: Floor, kept: Sequence[Kept]) -> None:
         self._floor = floor
         self._kept = kept
+        self._beat = floor.health.beat("watch")
         shortest_lease_s = min((each.pace_s * 6 for each in kept), default=6.0)
-        self.bound_s = max(1.0, shortest_lease_s / 2)
+        self.bound_s = min(LONGEST_BOUND_S, max(1.0, shortest_lease_s / 2))
         self.pace_s = 0.5
         self._asked: float | None = None
         self._said = False
@@ -36,14 +44,17 @@ class LoopWatch:
         """Asks, or looks how long the last answer is due."""
         now = monotonic()
         if self._asked is None:
-            if any(each.held for each in self._kept):
-                self._said = False
-                self._asked = now
-                self._floor.threads.call(self._answer)
-        elif not self._said and now - self._asked > self.bound_s:
-            self._said = True
-            log.warning("event loop blocked for more than %.1f s in %s; renewal goes on", self.bound_s, self._culprit())
-        self._floor.health.beat("watch").ok(self.pace_s)
+            self._said = False
+            self._asked = now
+            self._floor.threads.call(self._answer)
+        elif now - self._asked > self.bound_s:
+            if not self._said:
+                self._said = True
+                blocked = f"event loop blocked for more than {self.bound_s:.1f} s in {self._culprit()}"
+                log.warning("%s; renewal goes on", blocked)
+                self._beat.failed(blocked)
+            return
+        self._beat.ok(self.pace_s)
 
     def _answer(self) -> None:
         self._asked = None

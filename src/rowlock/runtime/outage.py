@@ -16,6 +16,7 @@ from rowlock.runtime.events import Event, Events
 from rowlock.runtime.health import Beat
 
 if TYPE_CHECKING:
+    from rowlock.runtime.metrics import Meter
     from rowlock.store.database import Database
 
 DATABASE_FAILURES = (SQLAlchemyError, DatabaseError, OSError, TimeoutError)
@@ -55,8 +56,9 @@ class Outage:
     Called from the worker's loop and from the keeper's thread.
     """
 
-    def __init__(self, db: Database, events: Events) -> None:
+    def __init__(self, db: Database, events: Events, meter: Meter | None = None) -> None:
         self._db = db
+        self._meter = meter
         self._events = events
         self._failing: set[str] = set()
         self._lock = threading.Lock()
@@ -83,6 +85,8 @@ class Outage:
                 "database %r fails (%s: %s); retrying, with pauses of at most %g s",
                 *(self._db.name, service, brief(error), LONGEST_PAUSE_S),
             )
+            if self._meter is not None:
+                self._meter.outage(self._db.name)
             self._tell("begun")
 
     def worked(self, service: str) -> None:
@@ -106,7 +110,7 @@ class Outage:
 
     def _tell(self, outcome: str) -> None:
         if self._events.wanted("outage"):
-            self._events.tell(Event("outage", outcome=outcome))
+            self._events.tell(Event("outage", outcome=outcome, database=self._db.name))
 
 
 class Guard:
@@ -122,7 +126,7 @@ class Guard:
         self._failing = False
         self._in_a_row = 0
 
-    def worked(self, within: float = float("inf")) -> None:
+    def worked(self, within: float | None = None) -> None:
         """The database did what the loop asked for; the next is due `within` seconds."""
         self.beat.ok(within)
         self._in_a_row = 0
@@ -132,7 +136,7 @@ class Guard:
             self.patience_s = FIRST_PATIENCE_S
             self.outage.worked(self.service)
 
-    def rests(self, within: float = float("inf")) -> None:
+    def rests(self, within: float | None = None) -> None:
         """The loop lives, and has nothing to ask the database for."""
         self.beat.ok(within)
         self.ended()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rowlock.runtime.attempt import Attempt
     from rowlock.runtime.floor import Floor
     from rowlock.runtime.keeper import Kept
+    from rowlock.runtime.metrics import Meter
     from rowlock.runtime.roster import Roster
 
 
@@ -29,7 +30,7 @@ class Pipeline:
 
     def __init__(
         self, floor: Floor, roster: Roster, *, slots: Mapping[str, int], poll_s: float, unknown_ms: int,
-        suffix: str, on_stuck: Callable[[str], None], transactions: int = 0,
+        suffix: str, on_stuck: Callable[[str], None], meter: Meter, transactions: int = 0,
     ) -> None:  # fmt: skip
         self.db = roster.db
         self.roster = roster
@@ -37,15 +38,16 @@ class Pipeline:
         self._floor = floor
         self._suffix = suffix
         self._on_stuck = on_stuck
-        self.outage = Outage(self.db, floor.events)
-        beat = floor.health.beat(f"handlers{suffix}") if roster.transactional else Beat("handlers")
+        self.outage = Outage(self.db, floor.events, meter)
+        # Not a loop: handlers beat for it when they come, and fail for it.
+        beat = floor.health.beat(f"handlers{suffix}", float("inf")) if roster.transactional else Beat("handlers")
         self._handling = Handling(self.db, Guard(beat.name, self.outage, beat), transactions)
         self.settler = Settler(floor, self.db, self._guard("settler"), self.held)
         self.rescuer = Rescuer(
-            self.db, self._guard("rescuer"), floor.events, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
+            self.db, self._guard("rescuer"), floor, shortest_lease_s=roster.shortest_lease_s, on_found=self._wake
         )
         self.canceller = Canceller(self.db, self._guard("canceller"), self.held, poll_s=poll_s)
-        self.announcer = Announcer(roster, self._guard("announcer"), floor.events, unknown_ms=unknown_ms, poll_s=poll_s)
+        self.announcer = Announcer(roster, self._guard("announcer"), floor, unknown_ms=unknown_ms, poll_s=poll_s)
         self.claimers = [
             Claimer(
                 floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held, self._handling,

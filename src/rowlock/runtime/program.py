@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rowlock.model.job import Job
     from rowlock.model.settings import Settings
     from rowlock.runtime.events import Hooks
+    from rowlock.runtime.metrics import Meter
     from rowlock.store.database import Database
     from rowlock.store.lifecycles import Lifecycles
 
@@ -44,6 +45,11 @@ class Program(Protocol):
     @property
     def queues(self) -> Mapping[str, DeclaredQueue]:
         """Queues that `app.queue(…)` named."""
+        ...
+
+    @property
+    def meter(self) -> Meter:
+        """Where its enqueues and attempts are counted (H2)."""
         ...
 
     @property

@@ -9,10 +9,13 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rowlock.runtime import start
 from rowlock.runtime.bounds import end_all
+from rowlock.runtime.gauges import gauges
+from rowlock.runtime.health import HealthReport, LoopReport, Status
+from rowlock.runtime.metrics import Metric
 from rowlock.runtime.program import Program
 from rowlock.runtime.signals import SIGNALS, leave_now
 from rowlock.runtime.worker import CUT_OFF_S, FLUSH_S, Worker
@@ -141,16 +144,31 @@ def stop(app: Program) -> None:
         live.stop_threadsafe()
 
 
-def health(app: Program) -> dict[str, Any]:
-    """`{status, loops: {name: {beat, error}}}` of the application's workers in this process (H1)."""
-    reports = [live.worker.health.report() for live in _live.get(app, ()) if live.worker is not None]
-    if not reports:
-        return {"status": "stopped", "loops": {}}
-    loops: dict[str, Any] = {}
-    for report in reports:
-        loops.update(report["loops"])
-    worst = next((report["status"] for report in reports if report["status"] != "ok"), "ok")
-    return {**reports[-1], "status": worst, "loops": loops}
+def health(app: Program) -> HealthReport:
+    """Of the application's workers in this process: the worst status, and each loop (H1). From any thread."""
+    status: Status = "stopped"
+    loops: dict[str, LoopReport] = {}
+    for number, worker in enumerate(workers(app)):
+        own, reports = worker.health.loops()
+        status = own if number == 0 or status == "ok" else status
+        for name, report in reports.items():
+            loops[name if name not in loops else f"{name}#{number + 1}"] = report
+    claimed, lost, settled = app.meter.totals()
+    return {
+        "status": status,
+        "loops": loops,
+        "counters": {"claimed": claimed, "lost": lost, "settled": settled},
+    }
+
+
+def metrics(app: Program) -> dict[str, Metric]:
+    """The application's metrics in this process, by name (H2). From any thread."""
+    return app.meter.read() | gauges(workers(app))
+
+
+def workers(app: Program) -> list[Worker]:
+    """The application's workers in this process."""
+    return [live.worker for live in tuple(_live.get(app, ())) if live.worker is not None]
 
 
 class _Live:

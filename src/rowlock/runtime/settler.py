@@ -14,6 +14,7 @@ from rowlock.model.outcome import Settlement, State
 from rowlock.model.table import JOBS
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
+from rowlock.runtime.health import REST_S
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard, Pauses
 from rowlock.runtime.verdict import event, say_lost
 from rowlock.store.settle import Verdict, settle, settle_one
@@ -107,9 +108,9 @@ class Settler:
         """Settles for ever; a failing database makes it pause and try again."""
         while True:
             if not self._waiting:
-                self._work.clear()
                 self._guard.rests()
-                await self._work.wait()
+                await self._rest()
+                continue
             try:
                 await self._settle_batch()
             except DATABASE_FAILURES as error:
@@ -117,6 +118,15 @@ class Settler:
             else:
                 self._guard.worked()
                 self.on_room()
+
+    async def _rest(self) -> None:
+        """Waits for work; looks up now and then, so that a beat tells it from a loop that hangs (H1)."""
+        self._work.clear()
+        timer = self._floor.loop.call_later(REST_S, self._work.set)
+        try:
+            await self._work.wait()
+        finally:
+            timer.cancel()
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Ends those that wait for a locked row, whose records keep their leases; answers them, to be waited for."""
@@ -221,14 +231,18 @@ class Settler:
     # --- verdicts -----------------------------------------------------------------------------------------
 
     def _settled(self, entry: Entry, verdict: Verdict) -> None:
-        settlement, floor = entry.settlement, self._floor
+        settlement, attempt, floor = entry.settlement, entry.attempt, self._floor
+        outcome, state = settlement.outcome, settlement.state
+        if verdict is Verdict.CANCELLED:
+            outcome, state = CANCELLED, State.CANCELLED
         self._release(settlement.token)
-        outcome = CANCELLED if verdict is Verdict.CANCELLED else settlement.outcome
-        floor.health.settled[outcome] += 1
+        attempt.series.settled[outcome] += 1
         if floor.tell_settled:
-            floor.events.tell(event(entry.attempt, "settled", outcome))
-        if settlement.state is State.BLOCKED and outcome != CANCELLED and floor.events.wanted("blocked"):
-            floor.events.tell(event(entry.attempt, "blocked", settlement.category))
+            floor.events.tell(event(attempt, "settled", outcome, state=state))
+        if state is State.BLOCKED:
+            attempt.series.blocked[str(settlement.category)] += 1
+            if floor.events.wanted("blocked"):
+                floor.events.tell(event(attempt, "blocked", settlement.category, state=state))
 
     def _lost(self, entry: Entry) -> None:
         self._release(entry.settlement.token)

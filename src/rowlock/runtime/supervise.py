@@ -15,6 +15,12 @@ ENDS = 5
 WITHIN_S = 60.0
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody asked for it; a driver or a library may raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def supervised(body: Callable[[], Awaitable[None]], beat: Beat, on_stuck: Callable[[str], None]) -> None:
     """Runs `body` until it returns or this is cancelled; restarts it with growing pauses when it raises.
 
@@ -25,9 +31,11 @@ async def supervised(body: Callable[[], Awaitable[None]], beat: Beat, on_stuck: 
     while True:
         try:
             await body()
-        except (asyncio.CancelledError, GeneratorExit):
+        except GeneratorExit:
             raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit in a loop of ours must not end the process either
+        except BaseException as error:  # SystemExit in a loop of ours must not end the process either
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             beat.failed(error)
             ends.append(monotonic())
             log.error("the loop %r ended by a defect, and is restarted: %s", beat.name, trace(error))

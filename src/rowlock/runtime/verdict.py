@@ -86,6 +86,17 @@ def say_dropped(attempt: Attempt) -> None:
     )  # fmt: skip
 
 
+def say_claimed(attempt: Attempt, waited: float) -> None:
+    """The attempt is about to be started, `waited` seconds after its record was due: counter, histogram and event."""
+    record, floor, series = attempt.record, attempt.lane.floor, attempt.series
+    waited = max(0.0, waited)
+    series.claimed += 1
+    series.latency.observe(waited)
+    if floor.tell_claimed:
+        about = (record.id, record.job, record.queue, record.attempt)
+        floor.events.tell(Event("claimed", *about, None, waited, "running", attempt.lane.db.name))
+
+
 def say_lost(attempt: Attempt) -> None:
     """The hold of an attempt is gone: line, counter and event (L3)."""
     record, floor = attempt.record, attempt.lane.floor
@@ -94,13 +105,14 @@ def say_lost(attempt: Attempt) -> None:
         "the record no more",
         record.job, record.id, record.attempt,
     )  # fmt: skip
-    floor.health.lost += 1
+    attempt.series.lost += 1
     if floor.events.wanted("lost"):
-        floor.events.tell(event(attempt, "lost"))
+        floor.events.tell(event(attempt, "lost", state=None))
 
 
-def event(attempt: Attempt, name: str, outcome: str | None = None) -> Event:
+def event(attempt: Attempt, name: str, outcome: str | None = None, *, state: str | None) -> Event:
     """An event about the attempt's record."""
     record = attempt.record
     seconds = None if attempt.begun is None else (attempt.ended or monotonic()) - attempt.begun
-    return Event(name, record.id, record.job, record.queue, record.attempt, outcome, seconds)
+    database = attempt.lane.db.name
+    return Event(name, record.id, record.job, record.queue, record.attempt, outcome, seconds, state, database)

@@ -53,7 +53,8 @@ class Worker:
         """Why the worker can not go on (H1); it wants to be stopped then, and the process to exit 1."""
         self.on_stuck: Callable[[], None] = lambda: None
         self._floor: Floor | None = None
-        self._pipelines: list[Pipeline] = []
+        self.pipelines: list[Pipeline] = []
+        """One for each database that is served; read also by who reports on it."""
         self._keeper: Keeper | None = None
         self._sweepers: Sweepers | None = None
         self._stopping: asyncio.Task[bool] | None = None
@@ -66,17 +67,17 @@ class Worker:
     @property
     def running(self) -> int:
         """Attempts whose handler has not ended."""
-        return sum(pipeline.running for pipeline in self._pipelines)
+        return sum(pipeline.running for pipeline in self.pipelines)
 
     async def start(self) -> None:
         """Begins to claim. The tables must be there already (M5)."""
         self._build(slots_of)
         assert self._floor is not None
-        self._keeper = Keeper(self._floor, [pipeline.kept() for pipeline in self._pipelines], on_stuck=self._stuck)
+        self._keeper = Keeper(self._floor, [pipeline.kept() for pipeline in self.pipelines], on_stuck=self._stuck)
         self._keeper.start()
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             pipeline.start()
-        self._sweepers = Sweepers(self._floor, self._app, self._pipelines, on_stuck=self._stuck)
+        self._sweepers = Sweepers(self._floor, self._app, self.pipelines, on_stuck=self._stuck)
         self._sweepers.start()
         self.health.status = "ok"
 
@@ -99,7 +100,7 @@ class Worker:
 
     def wake(self, queue: str | None = None) -> None:
         """Something may be due: look now. From the loop."""
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             pipeline.wake(queue)
 
     async def drain(self, limit: int) -> int:
@@ -110,7 +111,7 @@ class Worker:
         self._build(lambda _app, _queue: 1)
         claimed = 0
         try:
-            for pipeline in self._pipelines:
+            for pipeline in self.pipelines:
                 pipeline.start_settling()
             while claimed < limit and (more := await self._drain_round(limit - claimed)):
                 claimed += more
@@ -126,13 +127,14 @@ class Worker:
         numbers = [{queue: slots(self._app, queue) for queue in queues} for _, queues in served]
         threads = Threads(loop, sum(sum(each.values()) for each in numbers))
         events = Events(self._app.hooks)
-        self._floor = Floor(loop, threads, events, self.health, jitter=self._jitter, on_failure=self._on_failure)
+        self._floor = Floor(loop, threads, events, self.health, jitter=self._jitter, on_failure=self._on_failure,
+                            tally=self._app.meter.begin())  # fmt: skip
         isolate.install(loop)
         settings = self._app.settings.job
-        self._pipelines = [
+        self.pipelines = [
             Pipeline(
                 self._floor, roster, slots=each, poll_s=settings.poll_ms / 1000, unknown_ms=settings.unknown_ms,
-                on_stuck=self._stuck,
+                on_stuck=self._stuck, meter=self._app.meter,
                 suffix="" if len(served) == 1 else f"@{roster.db.name}", transactions=roster.db.for_handlers,
             )
             for (roster, _), each in zip(served, numbers, strict=True)
@@ -151,16 +153,16 @@ class Worker:
         floor.draining = True
         self.health.status = "draining"
         try:
-            for pipeline in self._pipelines:
+            for pipeline in self.pipelines:
                 pipeline.drain()
             if self._sweepers is not None:
                 self._sweepers.drain()
             # A claim that is under way is waited for: what it takes goes back at once.
-            claiming = [task for pipeline in self._pipelines for task in pipeline.claiming]
+            claiming = [task for pipeline in self.pipelines for task in pipeline.claiming]
             if claiming:
                 await asyncio.wait(claiming, timeout=grace)
             if not await self._within(until - monotonic(), self._all_left()):
-                for pipeline in self._pipelines:
+                for pipeline in self.pipelines:
                     for claimer in pipeline.claimers:
                         claimer.cut_off()
                 await self._within(CUT_OFF_S, self._all_left())
@@ -170,7 +172,7 @@ class Worker:
             if not drained:
                 log.warning(
                     "stopped with %d handlers that did not end and %d settlements not written; their records come "
-                    "back when their leases end", left, sum(p.settler.backlog for p in self._pipelines),
+                    "back when their leases end", left, sum(p.settler.backlog for p in self.pipelines),
                 )  # fmt: skip
         finally:
             await self._close(join_s=0.0 if self.running else 1.0)
@@ -184,11 +186,12 @@ class Worker:
             self._keeper.stop()
         if self._sweepers is not None:
             await self._sweepers.stop()
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             await pipeline.stop()
         if self._keeper is not None:
             await self._within(FLUSH_S, asyncio.shield(self._keeper.ended))
         floor.threads.close(join_s)
+        self._app.meter.end(floor.tally)
         isolate.uninstall(floor.loop)
 
     @staticmethod
@@ -201,12 +204,12 @@ class Worker:
         return True
 
     async def _all_left(self) -> None:
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             for claimer in pipeline.claimers:
                 await claimer.until(lambda claimer=claimer: not claimer.running)
 
     async def _flushed(self) -> None:
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             await pipeline.settler.flush()
 
     async def _drain_round(self, limit: int) -> int:
@@ -214,10 +217,11 @@ class Worker:
         floor = self._floor
         assert floor is not None
         claimed = 0
-        for pipeline in self._pipelines:
+        for pipeline in self.pipelines:
             await pipeline.rescuer.run_once()
             unknown_ms = self._app.settings.job.unknown_ms
-            floor.events.tell_blocked(await pipeline.db.arun(block_unknown, pipeline.roster.pairs, unknown_ms))
+            blocked = await pipeline.db.arun(block_unknown, pipeline.roster.pairs, unknown_ms)
+            floor.events.tell_moved(blocked, pipeline.db.name, floor.tally)
             for claimer in pipeline.claimers:
                 if claimed >= limit:
                     break

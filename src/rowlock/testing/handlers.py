@@ -52,13 +52,13 @@ def context(
 
 
 @contextmanager
-def fault(point: str, exc: BaseException) -> Generator[None]:
-    """Makes the library raise `exc`, once, the next time that it passes `point`; also in a live worker.
+def fault(point: str, exc: BaseException, times: int = 1) -> Generator[None]:
+    """Makes the library raise `exc` the next time, or `times`, that it passes `point`; also in a live worker.
 
-    The points: claimed, cursor-advanced, settling, scheduler, sweeper, keeper, listener. What is not passed within the
-    block is disarmed at its end. Raises ValueError for another point. (X1)
+    The points: claiming, claimed, cursor-advanced, settling, rescuer, announcer, scheduler, sweeper, keeper, listener.
+    What is not passed within the block is disarmed at its end. Raises ValueError for another point. (X1)
     """
-    faults.arm(point, exc)
+    faults.arm(point, exc, times)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from rowlock.model.context import Context
 from rowlock.model.job import Job
 from rowlock.model.settings import Settings
 from rowlock.queues import Queues
+from rowlock.runtime.metrics import Meter
 from rowlock.store.database import Database
 from rowlock.store.lifecycles import Lifecycles
 from rowlock.testing import routing
@@ -45,6 +46,11 @@ class CaseProgram:
     def settings(self) -> Settings:
         """Not those of production."""
         return routing.settings_of(self._case.app)
+
+    @property
+    def meter(self) -> Meter:
+        """The application's, which is a fresh one within the case."""
+        return self._case.app.meter
 
     @property
     def hooks(self) -> Hooks:

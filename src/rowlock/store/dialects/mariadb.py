@@ -19,7 +19,7 @@ from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects import scan
 from rowlock.store.dialects.base import Claimed, Source, lease_of
 from rowlock.store.dialects.mysql import MySQL
-from rowlock.store.dialects.mysql_claim import claim_order, run
+from rowlock.store.dialects.mysql_claim import claim_order, claimed_of, run
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -75,9 +75,7 @@ class MariaDB(MySQL):
             mine = sql.of_tokens(source.table, self.in_ids([row[0] for row in rows]), tokens)
             ids = {row[0] for row in run(conn, mine, {})}
             rows = [row for row in rows if row[0] in ids]
-        claimed = [
-            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", lease_ms, row[13])) for row in rows
-        ]
+        claimed = [claimed_of(row, f"{nonce}{row[0]:x}", lease_ms) for row in rows]
         claimed.sort(key=claim_order)
         return claimed
 

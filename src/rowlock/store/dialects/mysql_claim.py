@@ -152,10 +152,7 @@ class ClaimHooks(Dialect):
                     sql.take(shape, self.in_ids(part), self.now(db)),
                     {"nonce": nonce, "lease_ms": lease_ms, "claimed_by": source.claimed_by} | db.now_params(),
                 )
-        claimed = [
-            Claimed._make((*row[:8], row[8] + 1, *row[9:12], f"{nonce}{row[0]:x}", leases[row[1]], row[13]))
-            for row in locked
-        ]
+        claimed = [claimed_of(row, f"{nonce}{row[0]:x}", leases[row[1]]) for row in locked]
         claimed.sort(key=claim_order)
         return claimed
 
@@ -163,6 +160,11 @@ class ClaimHooks(Dialect):
 def run(conn: Connection, statement: str, params: Mapping[str, Any]) -> Any:
     """For statements with lists of ids: written anew each time, so there is nothing to compile or to cache."""
     return conn.exec_driver_sql(*sql.bound(statement, params))
+
+
+def claimed_of(row: Any, token: str, lease_ms: int) -> Claimed:
+    """A row that was read before it was taken, as it is afterwards."""
+    return Claimed._make((*row[:8], row[8] + 1, *row[9:12], token, lease_ms, row[13], row[14] / 1_000_000))
 
 
 def claim_order(record: Claimed) -> tuple[int, Any, int]:

@@ -50,7 +50,7 @@ def candidates(shape: QueueShape, branches: int, per_branch: int, now: str, *, w
     """The due rows at one priority, a slice of each branch in index order. No lock is taken."""
     c = shape.column
     id_, run_at = quoted(c("id")), quoted(c("run_at"))
-    columns = _whole(shape) if whole else f"t.{id_}, t.{run_at}"
+    columns = _whole(shape, now) if whole else f"t.{id_}, t.{run_at}"
     one = (
         f"(SELECT {{n}} AS n, {columns} FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
         f" WHERE {_in_branch(shape, ':pair{n}')} AND t.{quoted(c('priority'))} = :priority AND t.{run_at} <= {now}"
@@ -60,17 +60,21 @@ def candidates(shape: QueueShape, branches: int, per_branch: int, now: str, *, w
     return text(" UNION ALL ".join(one.replace("{n}", str(n)) for n in range(branches)))
 
 
-def _whole(shape: QueueShape) -> str:
-    """A record as a claim answers it. The cancel is read without a lock, although the record is read with one."""
+def _whole(shape: QueueShape, now: str) -> str:
+    """A record as a claim answers it, and the microseconds since it was due.
+
+    The cancel is read without a lock, although the record is read with one.
+    """
     columns = [f"t.{quoted(shape.column(role))}" for role in CLAIMED_COLUMNS]
-    return ", ".join([*columns, is_cancelled(shape, f"t.{quoted(shape.column('id'))}")])
+    cancelled = is_cancelled(shape, f"t.{quoted(shape.column('id'))}")
+    return ", ".join([*columns, cancelled, f"TIMESTAMPDIFF(MICROSECOND, t.{quoted(shape.column('run_at'))}, {now})"])
 
 
 def lock_pending(shape: QueueShape, in_ids: str, now: str) -> str:
     """Locks candidates by primary key, and reads them whole; what has changed since is passed over."""
     c = shape.column
     return (
-        f"SELECT {_whole(shape)} FROM {quoted(shape.table)} t WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {_whole(shape, now)} FROM {quoted(shape.table)} t WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('state'))} = 'pending' AND {quoted(c('run_at'))} <= {now}"
         f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))} FOR UPDATE SKIP LOCKED"
     )
@@ -80,7 +84,7 @@ def lock_first(shape: QueueShape, limit: int, now: str) -> str:
     """Locks the first rows of a branch at one priority that nobody else holds."""
     c = shape.column
     return (
-        f"SELECT {_whole(shape)} FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
+        f"SELECT {_whole(shape, now)} FROM {quoted(shape.table)} t FORCE INDEX (rowlock_job_due)"
         f" WHERE {_in_branch(shape, ':pair')}"
         f" AND t.{quoted(c('priority'))} = :priority AND t.{quoted(c('run_at'))} <= {now}"
         f" AND t.{quoted(c('attempt'))} < t.{quoted(c('max_attempts'))}"

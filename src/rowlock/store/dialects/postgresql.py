@@ -144,7 +144,7 @@ class PostgreSQL(Dialect):
             }
             | db.now_params(),
         )
-        claimed = [Claimed._make((*row[:13], leases[row[1]], row[13])) for row in rows]
+        claimed = [Claimed._make((*row[:13], leases[row[1]], *row[13:])) for row in rows]
         claimed.sort(key=_claim_order)  # RETURNING has no order
         return claimed
 

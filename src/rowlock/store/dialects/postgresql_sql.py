@@ -107,7 +107,8 @@ UPDATE {table} AS t
          t.{quoted(c("job"))})] * interval '1 millisecond',
        {quoted(c("claimed_by"))} = :claimed_by, {quoted(c("claimed_at"))} = {now}
  WHERE t.{id_} = ANY(ARRAY(SELECT id FROM held))
-RETURNING {_columns(shape, *CLAIMED_COLUMNS)}, {is_cancelled(shape, f"t.{id_}")}"""
+RETURNING {_columns(shape, *CLAIMED_COLUMNS)}, {is_cancelled(shape, f"t.{id_}")},
+          CAST(extract(epoch FROM {now} - t.{run_at}) AS double precision)"""
 
 
 def is_still(shape: QueueShape, state: str, prefix: str = "") -> str:

@@ -135,7 +135,7 @@ class SQLite(Dialect):
             now, nonce = db.clock.host_now(), secrets.token_hex(12)
             claimed: list[Claimed] = []
             for priority, branches in scan.due_levels(self.levels(conn, db, source)):
-                claimed += self._best(conn, source, priority, branches, sql.to_text(now), limit - len(claimed), nonce)
+                claimed += self._best(conn, source, priority, branches, now, limit - len(claimed), nonce)
                 if len(claimed) >= limit:
                     break
             self._take(conn, source, claimed, now, nonce)
@@ -143,19 +143,20 @@ class SQLite(Dialect):
 
     @staticmethod
     def _best(
-        conn: Connection, source: Source, priority: int, branches: list[int], now: str, limit: int, nonce: str
+        conn: Connection, source: Source, priority: int, branches: list[int], now: datetime, limit: int, nonce: str
     ) -> list[Claimed]:
         """The first due records of a priority, as they will be when they are taken."""
         statement, per_branch = sql.candidates(source.table), scan.slice_of(limit, len(branches))
+        due = sql.to_text(now)
         slices: list[list[Claimed]] = []
         for n in branches:
             job, fingerprint, lease_ms = (branch := source.branches[n]).job, branch.fingerprint, branch.lease_ms
-            rows = conn.exec_driver_sql(statement, (source.queue, job, fingerprint, priority, now, per_branch))
+            rows = conn.exec_driver_sql(statement, (source.queue, job, fingerprint, priority, due, per_branch))
             slices.append([
                 Claimed(
                     id_, job, fingerprint, payload, None if key is None else key.decode("utf-8", "replace"),
                     source.queue, priority, run_at, attempt + 1, most, timeout_ms, headers, f"{nonce}{id_:x}", lease_ms,
-                    cancelled,
+                    cancelled, (now - sql.from_text(run_at)).total_seconds(),
                 )
                 for id_, run_at, payload, key, attempt, most, timeout_ms, headers, cancelled in rows
             ])  # fmt: skip

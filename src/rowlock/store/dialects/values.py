@@ -48,6 +48,8 @@ class Claimed(NamedTuple):
     lease_ms: int
     cancelled: bool | int
     """Somebody asked to cancel it: it must not be run, only settled as that (O4)."""
+    waited: float = 0.0
+    """Seconds from `run_at` to the claim, both by the database's clock."""
 
 
 class Level(NamedTuple):
