@@ -61,7 +61,8 @@ class App(HookDecorators, Retaining):
         self._binding = Binding()
         self._jobs: dict[str, Job[Any, Any]] = {}
         self._queues = Queues(self._configured.one, self)
-        self._meter = Meter()
+        self.meter = Meter()
+        """Where enqueues and attempts are counted; read by `metrics()`."""
         self._events = Events(self.hooks)
         self._lock = threading.Lock()
         self._under_test = False
@@ -99,11 +100,6 @@ class App(HookDecorators, Retaining):
     def queues(self) -> Queues:
         """The queues that `app.queue(…)` declared, by name; and pausing, resuming and listing queues (O5)."""
         return self._queues
-
-    @property
-    def meter(self) -> Meter:
-        """Where enqueues and attempts are counted; read by `metrics()`."""
-        return self._meter
 
     @property
     def payload_max(self) -> int:
@@ -190,7 +186,7 @@ class App(HookDecorators, Retaining):
             answers = enqueue.enqueue(db, target, requests)
         else:
             answers = enqueue.enqueue_joined(conn, db, target, requests)
-        return self._events.enqueued(self._meter, job.name, db.name, requests, answers)
+        return self._events.enqueued(self.meter, job.name, db.name, requests, answers)
 
     async def aenqueue(
         self, job: Job[Any, Any], requests: Sequence[EnqueueRequest], connection: object, detached: bool
@@ -206,7 +202,7 @@ class App(HookDecorators, Retaining):
             answers = await enqueue.aenqueue(db, target, requests)
         else:
             answers = await enqueue.aenqueue_joined(conn, db, target, requests)
-        return self._events.enqueued(self._meter, job.name, db.name, requests, answers)
+        return self._events.enqueued(self.meter, job.name, db.name, requests, answers)
 
     def _target(self, job: Job[Any, Any]) -> tuple[Database, enqueue.JobTarget]:
         databases = self.databases
@@ -306,12 +302,12 @@ class App(HookDecorators, Retaining):
     @contextmanager
     def _swap(self, databases: Mapping[str, Database], settings: Settings) -> Generator[Mapping[str, Database] | None]:
         """Other databases and settings within the block, and no worker; answers the configured ones, if made yet."""
-        old, was, meter = self._configured.swap(databases), self._settings, self._meter
-        self._settings, self._under_test, self._meter = settings, True, Meter()
+        old, was, meter = self._configured.swap(databases), self._settings, self.meter
+        self._settings, self._under_test, self.meter = settings, True, Meter()
         try:
             yield old
         finally:
-            self._settings, self._under_test, self._meter = was, False, meter
+            self._settings, self._under_test, self.meter = was, False, meter
             self._configured.swap(old)
 
     def _refuse_under_test(self, what: str) -> None:

@@ -138,7 +138,9 @@ class Sweeper:
         if self._events.wanted("swept"):
             for table in report.tables:
                 if table.swept:
-                    self._events.tell(Event("swept", outcome=table.table, count=table.swept, seconds=report.seconds))
+                    self._events.tell(Event(
+                        "swept", outcome=table.table, seconds=report.seconds, database=self._db.name, count=table.swept
+                    ))  # fmt: skip
 
 
 async def on_a_thread(work: Callable[[], Any]) -> Any:
