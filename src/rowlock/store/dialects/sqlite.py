@@ -19,15 +19,8 @@ from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects import sqlite_texts as texts
 from rowlock.store.dialects.aging import Aging, SQLiteAging
 from rowlock.store.dialects.base import (
-    PARAMETERS,
-    Claimed,
-    Dialect,
-    Inserted,
-    Level,
-    Row,
-    Source,
-    driver_error,
-)
+    PARAMETERS, Claimed, Dialect, Inserted, Level, Row, Source, driver_error,
+)  # fmt: skip
 from rowlock.store.dialects.values import Looking
 
 if TYPE_CHECKING:
@@ -146,8 +139,8 @@ class SQLite(Dialect):
         conn: Connection, source: Source, priority: int, branches: list[int], now: datetime, limit: int, nonce: str
     ) -> list[Claimed]:
         """The first due records of a priority, as they will be when they are taken."""
-        statement, per_branch = sql.candidates(source.table), scan.slice_of(limit, len(branches))
-        due = sql.to_text(now)
+        statement, due = sql.candidates(source.table), sql.to_text(now)
+        per_branch = scan.slice_of(limit, len(branches))
         slices: list[list[Claimed]] = []
         for n in branches:
             job, fingerprint, lease_ms = (branch := source.branches[n]).job, branch.fingerprint, branch.lease_ms
