@@ -18,9 +18,7 @@ from rowlock.store.dialects import scan, sqlite_file
 from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects import sqlite_texts as texts
 from rowlock.store.dialects.aging import Aging, SQLiteAging
-from rowlock.store.dialects.base import (
-    PARAMETERS, Claimed, Dialect, Inserted, Level, Row, Source, driver_error,
-)  # fmt: skip
+from rowlock.store.dialects.base import PARAMETERS, Claimed, Dialect, Inserted, Level, Row, Source, driver_error
 from rowlock.store.dialects.values import Looking
 
 if TYPE_CHECKING:
