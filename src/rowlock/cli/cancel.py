@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rowlock.cli import output
+from rowlock.cli import bulk, output
+from rowlock.cli.bulk import By, DryRun, Most, One, Yes
 from rowlock.cli.failing import CommandError, sentences
 from rowlock.cli.options import DatabaseOption, Json, OnlyOption
-from rowlock.cli.records import MOST, Category, Key, Name, OlderThan, Queue
-from rowlock.cli.release import DryRun
+from rowlock.cli.records import Category, Key, Name, OlderThan, Queue
 
 if TYPE_CHECKING:
     from rowlock.filters import RecordFilter
 
-One = Annotated[int | None, typer.Argument(metavar="ID", min=1, max=MOST, help="Only this record.", show_default=False)]
 Active = Annotated[
     Literal["pending", "running"] | None,
     typer.Option("--state", "-s", help="Only what waits, or only what is in work.", show_default=False),
 ]
-Most = Annotated[
-    int | None, typer.Option("--limit", min=1, max=MOST, help="How many at most, the oldest.", show_default=False)
-]
-By = Annotated[str | None, typer.Option(metavar="NAME", help="Who does it, for the audit table.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, where several are cancelled.")]
 
 
 @sentences
@@ -77,12 +70,12 @@ def cancel(
             return program.records.cancel(dry_run=dry, by=by, limit=limit, database=database, **wanted).count
 
         if not (dry_run or yes):
-            _ask(run(dry=True))
+            bulk.ask("Cancel", "cancelled", run(dry=True))
         count = run(dry=dry_run)
     if json:
         output.document({"count": count, "conflicts": 0, "dry_run": dry_run})
         return
-    output.line(f"{_records(count)} {'would be ' if dry_run else ''}cancelled, or asked to end if in work")
+    output.line(f"{bulk.records(count)} {'would be ' if dry_run else ''}cancelled, or asked to end if in work")
 
 
 def _say_one(id: int, state: str, *, dry_run: bool, json: bool) -> None:
@@ -92,15 +85,3 @@ def _say_one(id: int, state: str, *, dry_run: bool, json: bool) -> None:
         output.line(f"record {id} is in work; its worker {'would be' if dry_run else 'is'} asked to end it")
     else:
         output.line(f"record {id} {'would be' if dry_run else 'is'} {state}")
-
-
-def _ask(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise CommandError(
-            f"{_records(count)} would be cancelled, and nobody can be asked here; give --yes, or --dry-run"
-        )
-    typer.confirm(f"Cancel {_records(count)}?", abort=True, err=True)
-
-
-def _records(count: int) -> str:
-    return f"{count} record" if count == 1 else f"{count} records"

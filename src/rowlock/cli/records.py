@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rowlock.cli import output
+from rowlock.cli.bulk import MOST
 from rowlock.cli.failing import sentences
 from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json, OnlyOption
 from rowlock.cli.output import instant, shortened
 
 if TYPE_CHECKING:
+    from rowlock.store.counts import Count
     from rowlock.store.records import Record
-
-MOST = 2**63 - 1
 
 States = Literal["pending", "running", "succeeded", "dead", "blocked", "cancelled"]
 StateOption = Annotated[States | None, typer.Option("--state", "-s", help="Only in this state.", show_default=False)]
@@ -121,6 +121,8 @@ def counts(
 ) -> None:
     """Count records by queue and state; of pending ones those that are due, and those of the future.
 
+    A count with ~ before it is an estimate: of more than 10,000 succeeded or cancelled records.
+
     \b
     Example:
       rowlock records counts newsroom.main:app
@@ -136,11 +138,16 @@ def counts(
     output.table(
         ("queue", "state", "records", "due", "future"),
         [
-            (each.queue, str(each.state), str(each.count), *((str(due), str(each.future)) if pending else ("", "")))
+            (each.queue, str(each.state), number(each), *((str(due), str(each.future)) if pending else ("", "")))
             for each, due in rows
             for pending in [each.state == "pending"]
         ],
     )
+
+
+def number(count: Count) -> str:
+    """A count, with ~ before it if it is an estimate."""
+    return f"{'~' if count.estimated else ''}{count.count}"
 
 
 def _row(record: Record) -> tuple[str, ...]:

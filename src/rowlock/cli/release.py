@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rowlock.cli import output
-from rowlock.cli.failing import CommandError, sentences
+from rowlock.cli import bulk
+from rowlock.cli.bulk import MOST, By, DryRun, Most, Yes
+from rowlock.cli.failing import sentences
 from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
-from rowlock.cli.records import MOST, Category, Key, Name, OlderThan, Queue
+from rowlock.cli.records import Category, Key, Name, OlderThan, Queue
+
+if TYPE_CHECKING:
+    from rowlock.filters import OperationFilter
 
 One = Annotated[
     int | None, typer.Option("--id", min=1, max=MOST, metavar="ID", help="Only this record.", show_default=False)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say how many there are.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @sentences
@@ -30,6 +31,8 @@ def release(
     category: Category = None,
     key: Key = None,
     older_than: OlderThan = None,
+    limit: Most = None,
+    by: By = None,
     database: DatabaseOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -52,30 +55,11 @@ def release(
 
     age = None if older_than is None else span(older_than, "--older-than")
     with closing(lookup.application(app, app_option)) as program:
-
-        def run(*, dry: bool) -> tuple[int, int]:
-            done = program.records.release(
-                id, dry_run=dry, database=database, job=job, queue=queue, category=category, key=key, older_than=age
-            )
-            return done.count, done.conflicts
-
+        wanted: OperationFilter = {
+            "job": job, "queue": queue, "category": category, "key": key, "older_than": age,
+        }  # fmt: skip
+        change = program.records.release
         if not (dry_run or yes):
-            _ask(run(dry=True)[0])
-        count, conflicts = run(dry=dry_run)
-    if json:
-        output.document({"count": count, "conflicts": conflicts, "dry_run": dry_run})
-        return
-    kept = f"; {conflicts} stay blocked, since active records have their keys" if conflicts else ""
-    output.line(f"{_records(count)} {'would be ' if dry_run else ''}released{kept}")
-
-
-def _ask(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise CommandError(
-            f"{_records(count)} would be released, and nobody can be asked here; give --yes, or --dry-run"
-        )
-    typer.confirm(f"Release {_records(count)}?", abort=True, err=True)
-
-
-def _records(count: int) -> str:
-    return f"{count} record" if count == 1 else f"{count} records"
+            bulk.ask("Release", "released", change(id, dry_run=True, limit=limit, database=database, **wanted).count)
+        done = change(id, dry_run=dry_run, limit=limit, by=by, database=database, **wanted)
+    bulk.tell(done, "released", left="blocked", dry_run=dry_run, json=json)

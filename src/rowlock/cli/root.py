@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rowlock.cli import records
+from rowlock.cli import queues, records
+from rowlock.cli.audit import audit
 from rowlock.cli.cancel import cancel
 from rowlock.cli.check import check
 from rowlock.cli.demo import demo
@@ -15,6 +16,7 @@ from rowlock.cli.explain import explain
 from rowlock.cli.migrate import migrate
 from rowlock.cli.options import unwrapped
 from rowlock.cli.release import release
+from rowlock.cli.replay import purge, replay
 from rowlock.cli.run import run
 from rowlock.cli.settings import settings
 
@@ -36,18 +38,24 @@ _HELP = """Durable jobs in the database you already have.
 APP, which every command but demo takes, is module:name of a rowlock.App, as newsroom.main:app. If not given, it is \
 $ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current directory."""
 
-root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, demo=demo)
+root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, audit=audit, demo=demo)
 root.add_typer(
     _tree(
-        "Look at records: what waits, what runs, what failed and why; give blocked ones back, cancel.",
+        "Look at records: what waits, what runs, what failed and why; replay, purge, release, cancel.",
         list=records.list_,
         show=records.show,
         counts=records.counts,
         explain=explain,
+        replay=replay,
+        purge=purge,
         release=release,
         cancel=cancel,
     ),
     name="records",
+)
+root.add_typer(
+    _tree("Look at queues, pause and resume them.", list=queues.list_, pause=queues.pause, resume=queues.resume),
+    name="queues",
 )
 
 
