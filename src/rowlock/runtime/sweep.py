@@ -15,7 +15,7 @@ from rowlock.model.retention import SweepReport, TableSweep
 from rowlock.model.texts import error_class
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
-from rowlock.store.archive import Moved, move
+from rowlock.store.archive import Moved, TargetFailed, move
 from rowlock.store.failures import is_outage
 from rowlock.store.subject import Guard, Subject
 from rowlock.store.sweep import BATCH, Page, Place, key_of, look, remove, rows_of
@@ -30,8 +30,13 @@ Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 AGAIN = 3
 """So often a batch that met a deadlock is tried again as a whole."""
+MOST_REFUSED = 20
 PATIENCE_S = 60.0
 """A look at a table without an index may take long."""
+
+
+class TableFailed(Exception):  # noqa: N818 - it tells what happened
+    """The table itself refuses, not its rows: it is gone, or may not be written."""
 
 
 class Walk:
@@ -43,6 +48,8 @@ class Walk:
         self.after = after
         self.ended = False
         self.name = f"{subject.name}#{branch}"
+        self.refused = 0
+        """Rows in a row that were refused, and not for a broken rule."""
         self.swept = 0
         self.skipped = 0
 
@@ -115,8 +122,9 @@ class Sweep:
         except Exception as error:  # noqa: BLE001 - a type or a trigger of the user's own may fail in any way
             self._failed(walk, error)
 
-    def _failed(self, walk: Walk, error: Exception) -> None:
+    def _failed(self, walk: Walk, error: BaseException) -> None:
         walk.ended = True
+        error = error.__cause__ if isinstance(error, TableFailed) and error.__cause__ is not None else error
         self._note(walk, f"failed with {_named(error)}, and is left until the next sweep")
 
     async def _page(self, walk: Walk) -> None:
@@ -144,8 +152,9 @@ class Sweep:
             faults.hit("sweeper")
             try:
                 rows = await self._blocking(partial(_asked, guard, rows))
-            except Exception as error:  # noqa: BLE001 - code of the user's own; whatever it is, its rows stay (N6)
-                self._note(walk, f"guard {_name_of(guard)} failed with {_named(error)}; the rows of its batch stay")
+            except GuardFailed as failure:
+                why = _named(failure.__cause__ or failure)
+                self._note(walk, f"guard {_name_of(guard)} failed with {why}; the rows of its batch stay")
                 return []
         return [key_of(walk.subject, row) for row in rows]
 
@@ -153,20 +162,31 @@ class Sweep:
         """Deletes or moves a batch; where one of its rows is refused, its halves, down to that row (N3)."""
         for left in reversed(range(AGAIN)):
             try:
-                return await self._taken(walk, keys)
-            except (IntegrityError, DBAPIError) as error:
-                if self._ends_the_sweep(error):
+                gone = await self._taken(walk, keys)
+            except (DBAPIError, TargetFailed) as error:
+                if isinstance(error, DBAPIError) and self._ends_the_sweep(error):
                     raise
-                if self._db.dialect.is_conflict(error) and left:
+                if isinstance(error, DBAPIError) and self._db.dialect.is_conflict(error) and left:
                     continue
                 if len(keys) == 1:
-                    self._note(walk, f"keeps a row, {_named(error)}")
+                    self._keeps(walk, error.__cause__ if isinstance(error, TargetFailed) else error)
                     return 0
                 break
+            else:
+                walk.refused = 0 if gone else walk.refused
+                return gone
         if not self._has_time():
             return 0
         half = len(keys) // 2
         return await self._take(walk, keys[:half]) + await self._take(walk, keys[half:])
+
+    def _keeps(self, walk: Walk, error: BaseException | None) -> None:
+        """One row is refused. Where no row is a broken rule, and none goes, it is not the rows: raises that then."""
+        assert error is not None
+        walk.refused += not isinstance(error, IntegrityError)
+        if walk.refused > MOST_REFUSED:
+            raise TableFailed from error
+        self._note(walk, f"keeps a row, {_named(error)}")
 
     async def _taken(self, walk: Walk, keys: Sequence[Key]) -> int:
         subject = walk.subject
@@ -202,9 +222,19 @@ class Sweep:
         self._errors[f"table {walk.subject.name!r} of database {self._db.name!r} {what}"] += 1
 
 
+class GuardFailed(Exception):  # noqa: N818 - it tells what happened
+    """A guard raised, or answered something that it can not."""
+
+
 def _asked(guard: Guard, rows: list[Any]) -> list[Any]:
-    """The rows that the guard lets go, in their order."""
-    answer: Any = guard(tuple(rows))
+    """The rows that the guard lets go, in their order. Raises `GuardFailed`."""
+    try:
+        return _chosen(guard(tuple(rows)), rows)
+    except BaseException as error:  # code of the user's own: SystemExit from it must not end the sweeper either (R4)
+        raise GuardFailed from error
+
+
+def _chosen(answer: Any, rows: list[Any]) -> list[Any]:
     if answer is None:
         raise TypeError("a guard answers the rows that may go, and this one answered None")
     chosen = {id(row) for row in answer}

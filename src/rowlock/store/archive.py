@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from rowlock.store.dialects.aging import Key
 from rowlock.store.subject import ArchiveTarget, Subject
@@ -20,6 +21,10 @@ from rowlock.store.turn import Turn, renew
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
+
+
+class TargetFailed(Exception):  # noqa: N818 - it tells what happened
+    """The archive's database refused the copy; the cause says why. Nothing was deleted."""
 
 
 class Moved(NamedTuple):
@@ -39,9 +44,16 @@ def move(
         rows = held_rows(conn, db, subject, branch, keys)
         if not rows:
             return Moved(0, 0)
-        taken = copy(conn, db, subject, rows) if elsewhere is None else elsewhere.run(copy, subject, rows)
+        taken = copy(conn, db, subject, rows) if elsewhere is None else _copied(elsewhere, subject, rows)
         gone = [key for key in (key_of(subject, row) for row in rows) if key not in taken]
         return Moved(delete_held(conn, db, subject, gone) if gone else 0, len(taken))
+
+
+def _copied(elsewhere: Database, subject: Subject, rows: Sequence[Any]) -> set[Key]:
+    try:
+        return elsewhere.run(copy, subject, rows)
+    except DBAPIError as error:  # one that is not there is told apart already
+        raise TargetFailed from error
 
 
 def copy(conn: Connection, db: Database, subject: Subject, rows: Sequence[Any]) -> set[Key]:
