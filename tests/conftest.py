@@ -33,6 +33,8 @@ hypothesis.settings.register_profile("rowlock", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("rowlock")
 
 _servers: dict[str, servers.Server | servers.NoServer] = {}
+_told: dict[str, str] = {}
+"""What the last lines of the run say of each server."""
 
 
 # --- databases -----------------------------------------------------------------------------------------------
@@ -219,15 +221,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_sessionfinish() -> None:
-    for found in _servers.values():
-        if isinstance(found, servers.Server):
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    for dialect, found in _servers.items():
+        if isinstance(found, servers.NoServer):
+            _told[dialect] = f"NOT TESTED on {dialect}: {found}"
+        else:
+            _told[dialect] = f"tested on {dialect}: {found.origin} ({found.url!r})"
             found.close()
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["servers"] = _told
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker of pytest-xdist has tested on."""
+    _told.update(getattr(node, "workeroutput", {}).get("servers", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for dialect, found in sorted(_servers.items()):
-        if isinstance(found, servers.NoServer):
-            terminalreporter.write_line(f"NOT TESTED on {dialect}: {found}", red=True, bold=True)
-        else:
-            terminalreporter.write_line(f"tested on {dialect}: {found.origin} ({found.url!r})")
+    for _, line in sorted(_told.items()):
+        loud = line.startswith("NOT")
+        terminalreporter.write_line(line, red=loud, bold=loud)
