@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rowlock.runtime.events import Event
     from rowlock.runtime.health import HealthReport, LoopReport
     from rowlock.runtime.metrics import Bucket, Metric, Sample
+    from rowlock.schedules import ScheduleInfo, ScheduleState
     from rowlock.store.audit import Action, AuditEntry, AuditPage
     from rowlock.store.change import Done
     from rowlock.store.counts import Count
@@ -140,6 +141,8 @@ __all__ = [
     "RowlockError",
     "SafeError",
     "Sample",
+    "ScheduleInfo",
+    "ScheduleState",
     "SchemaTooNew",
     "Secret",
     "Settings",
@@ -226,6 +229,8 @@ _HOMES = {
     "RowlockError": "rowlock.errors",
     "SafeError": "rowlock.errors",
     "Sample": "rowlock.runtime.metrics",
+    "ScheduleInfo": "rowlock.schedules",
+    "ScheduleState": "rowlock.schedules",
     "SchemaTooNew": "rowlock.errors",
     "Secret": "rowlock.model.identity",
     "Settings": "rowlock.model.settings",

@@ -33,6 +33,7 @@ from rowlock.runtime import serve
 from rowlock.runtime.events import Events
 from rowlock.runtime.health import HealthReport
 from rowlock.runtime.metrics import Meter, Metric
+from rowlock.schedules import Schedules
 from rowlock.store import enqueue, migrations
 from rowlock.store.database import Database
 
@@ -73,6 +74,7 @@ class App(HookDecorators, Retaining):
             self._settings, lambda: configured.names, lambda: configured.databases, configured.one,
             overrides=lambda: self._settings.retention.overrides,
         )  # fmt: skip
+        self.schedules = Schedules(lambda: self._configured.databases, self._configured.one, self)
         self._own = Jobs()
         self.include(self._own, *groups_of(include))
 

@@ -159,7 +159,7 @@ class FilterTypeError(FilterError, TypeError):
 
 
 class NotFound(RowlockError, LookupError):
-    """No record has this id (O2)."""
+    """No record has this id (O2), or no schedule this name (T7)."""
 
 
 class InvalidState(RowlockError):

@@ -214,10 +214,6 @@ def test_a_wrong_kind_of_value_is_refused(options: dict[str, Any], words: str) -
 @pytest.mark.parametrize(
     "option",
     [
-        {"schedule": "* * * * *"},
-        {"catch_up": "latest"},
-        {"catch_up_max": 60},
-        {"overlap": "skip"},
         {"executor": "process"},
         {"dedupe_for": 60},
         {"dedupe_for": timedelta(hours=24)},

@@ -107,6 +107,21 @@ class Cron:
                         yield at
             passed = True
 
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many minutes `between` has, a day at a time. Both in UTC."""
+        whole = len(self._hours) * len(self._minutes)
+        found = 0
+        for day in self._days(after.date()):
+            if day > until.date():
+                break
+            if after.date() < day < until.date():
+                found += whole
+            else:
+                begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+                first, last = max(after, begin - MINUTE), min(until, begin + 1439 * MINUTE)
+                found += sum(1 for _ in self.between(first, last))
+        return found
+
     def _backwards(self, before: datetime) -> Iterator[datetime]:
         for day in self._days_back(before.date()):
             hours = self._hours if day < before.date() else self._hours[: bisect_right(self._hours, before.hour)]

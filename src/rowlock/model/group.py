@@ -13,7 +13,7 @@ from rowlock.model.context import Context
 from rowlock.model.job import Enqueuer, In, Job
 from rowlock.model.limits import shown
 from rowlock.model.outcome import Outcome
-from rowlock.model.policy import DeclareOptions, JobOptions, database_name, job_name, read_policy
+from rowlock.model.policy import DeclareOptions, JobOptions, Policy, database_name, job_name, read_policy
 from rowlock.model.signature import Signature, names_around, read_signature, require_function
 from rowlock.model.site import Site, caller, import_name, local_names, site_of
 from rowlock.model.wire import NO_INPUT, WireType, wire_type
@@ -144,6 +144,7 @@ class Jobs:
         site: Site,
     ) -> Job[Any, Any]:
         policy = read_policy(options, job=where, name=name, database=self.database)
+        _refuse_schedule(policy, where, wire, handler)
         inputs = Inputs(wire, where)
         inputs.accept(policy.accepts, names=names)
         job: Job[Any, Any] = Job(self, name, policy, inputs, handler=handler, signature=signature, site=site)
@@ -151,6 +152,21 @@ class Jobs:
             self._app.adopt([job])
         self._jobs.append(job)
         return job
+
+
+def _refuse_schedule(policy: Policy, where: str, wire: WireType[Any], handler: Callable[..., Any] | None) -> None:
+    if policy.schedule is None:
+        return
+    if wire is not NO_INPUT:
+        raise DeclarationError(
+            f"{where}: schedule={policy.schedule.cron.text!r} is given to a job with an input, which nobody would give "
+            f"it (T3); schedule a job without input, that enqueues this one"
+        )
+    if handler is None:
+        raise DeclarationError(
+            f"{where}: schedule={policy.schedule.cron.text!r} is given to a job whose handler lives in another program "
+            f"(T3, J8); declare the schedule beside the handler"
+        )
 
 
 class Declarator:

@@ -12,6 +12,7 @@ from rowlock.model.accepts import Inputs
 from rowlock.model.backoff import Backoff
 from rowlock.model.policy import Policy
 from rowlock.model.request import Enqueued, EnqueueOptions, EnqueueRequest, request, split_item
+from rowlock.model.schedule import Schedule
 from rowlock.model.signature import Signature
 from rowlock.model.site import Site
 from rowlock.model.wire import NO_INPUT, WireType
@@ -92,6 +93,7 @@ class Job(Generic[In, H]):
         self.overrun: timedelta | None = policy.overrun
         self.transactional: bool = policy.transactional
         self.aliases: tuple[str, ...] = policy.aliases
+        self.schedule: Schedule | None = policy.schedule
         self.wire: WireType[In] = inputs.present
         self._inputs = inputs
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Required, TypedDict, cast, get_type_hints
 
 from rowlock.errors import DeclarationError, DeclarationTypeError, NotBuiltYet
 from rowlock.model.backoff import Backoff
+from rowlock.model.cron import Cron
 from rowlock.model.durations import MILLISECOND
 from rowlock.model.limits import (
     DECLARING,
@@ -21,6 +22,7 @@ from rowlock.model.limits import (
     check_text,
     shown,
 )
+from rowlock.model.schedule import Schedule, read_schedule
 
 MAX_ATTEMPTS = 100
 TIMEOUT_MAX = timedelta(seconds=3600)
@@ -53,10 +55,6 @@ class DeclareOptions(TypedDict, total=False):
     overrun: timedelta | float | None
     """1 ms..7,200 s: how long a handler past its deadline is waited for (R3); one lease if not given."""
     dedupe_for: timedelta | float
-    schedule: str | None
-    catch_up: Literal["all", "latest", "none"] | None
-    catch_up_max: timedelta | float | None
-    overlap: Literal["allow", "skip"] | None
     transactional: bool
     """Run the handler inside a transaction that commits together with the settlement, or not at all (L8)."""
     executor: Literal["thread", "process"] | None
@@ -67,14 +65,18 @@ class JobOptions(DeclareOptions, total=False):
 
     name: str | None
     """A stable identity, 1..1,024 bytes; module and qualified name if not given (J4)."""
+    schedule: str | Cron | None
+    """Five cron fields in UTC, as "0 9 * * 1-5": a record is made for each such minute (T). Of a job without input."""
+    catch_up: Literal["all", "latest", "none"] | None
+    """Of the minutes that were missed, say while nothing ran: each (if not given), the newest, or none (T6)."""
+    catch_up_max: timedelta | float | None
+    """How far catch_up="all" looks back, 1 minute..366 days; 7 days if not given (T6)."""
+    overlap: Literal["allow", "skip"] | None
+    """With "skip" no record is made while the previous one is pending or running; "allow" if not given (T6)."""
 
 
 # An option of the contract whose feature is not there is refused, never ignored (J1); these values ask for nothing.
 _NOT_BUILT: Mapping[str, tuple[object, ...]] = {
-    "schedule": (None,),
-    "catch_up": (None,),
-    "catch_up_max": (None,),
-    "overlap": (None,),
     "executor": (None, "thread"),
     "dedupe_for": (0, timedelta(0)),
 }
@@ -96,6 +98,7 @@ class Policy:
     lease: timedelta | None
     overrun: timedelta | None
     transactional: bool
+    schedule: Schedule | None
 
 
 def read_policy(options: Mapping[str, object], *, job: str, name: str, database: str) -> Policy:
@@ -140,6 +143,7 @@ def read_policy(options: Mapping[str, object], *, job: str, name: str, database:
         lease=span("lease", LEASE_MIN, LEASE_MAX, "M2"),
         overrun=span("overrun", MILLISECOND, LEASE_MAX, "M2"),
         transactional=_flag(options.get("transactional", False), what=f"{job}: transactional"),
+        schedule=read_schedule(options, job=job),
     )
 
 

@@ -14,6 +14,7 @@ from rowlock.runtime.handling import Handling
 from rowlock.runtime.health import Beat
 from rowlock.runtime.outage import Guard, Outage
 from rowlock.runtime.rescuer import Rescuer
+from rowlock.runtime.scheduler import Scheduler
 from rowlock.runtime.settler import Settler
 from rowlock.runtime.supervise import supervised
 
@@ -48,6 +49,11 @@ class Pipeline:
         )
         self.canceller = Canceller(self.db, self._guard("canceller"), self.held, poll_s=poll_s)
         self.announcer = Announcer(roster, self._guard("announcer"), floor, unknown_ms=unknown_ms, poll_s=poll_s)
+        scheduled = [job for job in roster.jobs if job.schedule is not None]
+        self.scheduler = None if not scheduled else Scheduler(
+            self.db, self._guard("scheduler"), floor.events, scheduled,
+            on_made=self._wake, is_draining=lambda: floor.draining,
+        )  # fmt: skip
         self.claimers = [
             Claimer(
                 floor, roster, self.settler, self._guard(f"claim:{queue}"), self.held, self._handling,
@@ -62,6 +68,7 @@ class Pipeline:
         self._rescuing: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
+        self._scheduling: asyncio.Task[None] | None = None
         self.claiming: list[asyncio.Task[None]] = []
 
     def kept(self) -> Kept:
@@ -76,6 +83,8 @@ class Pipeline:
         self._cancelling = self._task(self.canceller.run, "canceller")
         self._announcing = self._task(self.announcer.run, "announcer")
         self._rescuing = self._task(self.rescuer.run, "rescuer")
+        if self.scheduler is not None:
+            self._scheduling = self._task(self.scheduler.run, "scheduler")
         self.claiming = [self._task(claimer.run, f"claim:{claimer.queue}") for claimer in self.claimers]
 
     def start_settling(self) -> None:
@@ -90,14 +99,16 @@ class Pipeline:
         self.canceller.stop()
         for claimer in self.claimers:
             claimer.alarm.stop()
-        background = (self._settling, self._cancelling, self._rescuing, self._announcing)
+        if self.scheduler is not None:
+            self.scheduler.stop()
+        background = (self._settling, self._cancelling, self._rescuing, self._announcing, self._scheduling)
         tasks = [task for task in (*background, *self.claiming) if task is not None]
         await end_all([*tasks, *singles])
         await self._handling.aclose()
 
     def drain(self) -> None:
-        """`floor.draining` is set: nothing is claimed, rescued or blocked any more."""
-        for task in (self._rescuing, self._announcing):
+        """`floor.draining` is set: nothing is scheduled, claimed, rescued or blocked any more."""
+        for task in (self._rescuing, self._announcing, self._scheduling):
             if task is not None:
                 task.cancel()
         for claimer in self.claimers:

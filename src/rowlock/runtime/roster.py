@@ -66,9 +66,7 @@ class Roster:
 
     def __init__(self, app: Program, db: Database, *, largest_lease: bool = False) -> None:
         self.db = db
-        self.jobs = [
-            job for name, job in app.jobs.items() if name == job.name and job.database == db.name and job.has_handler
-        ]
+        self.jobs = jobs_of(app, db)
         settings = app.settings.job
         default = timedelta(hours=2) if largest_lease else timedelta(milliseconds=settings.lease_ms)
         self.backoff = backoff = Backoff(
@@ -115,6 +113,11 @@ class Roster:
     @staticmethod
     def _source(queue: str, branches: tuple[Branch, ...]) -> Source:
         return Source(JOBS, queue, branches, f"{socket.gethostname()}:{os.getpid()}"[:128])
+
+
+def jobs_of(app: Program, db: Database) -> list[Job[Any, Any]]:
+    """The jobs of `db` that this program has handlers for."""
+    return [job for name, job in app.jobs.items() if name == job.name and job.database == db.name and job.has_handler]
 
 
 def pairs_of(app: Program, db: Database) -> dict[Pair, Job[Any, Any]]:

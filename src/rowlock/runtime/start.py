@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from rowlock.errors import DatabaseUnavailable, NotBuiltYet, StartRefused
+from rowlock.model.job import Job
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.outage import Pauses
 from rowlock.runtime.program import Program
+from rowlock.runtime.roster import jobs_of
 from rowlock.runtime.worker import Worker
+from rowlock.store import cursors
 from rowlock.store.database import Database
 from rowlock.store.migrations import migrate, verify
 
@@ -44,6 +48,8 @@ async def prepare(
             )
         installations[installation] = db.name
         db.installation = installation
+    for db in databases:
+        await _refuse_changed(app, db)
     return worker
 
 
@@ -72,6 +78,29 @@ def refuse_mode(app: Program, mode: str | None) -> None:
             "mode 'worker' works on jobs, and this application has none with a handler (M3); "
             "declare one, or name its module in App(include=[…])"
         )
+
+
+async def _refuse_changed(app: Program, db: Database) -> None:
+    """A schedule whose cursor is of another cron is not served: nobody knows which minutes were meant (T7)."""
+    scheduled = [job for job in jobs_of(app, db) if job.schedule is not None]
+    if not scheduled:
+        return
+    try:
+        look = await bounded(db, db.aread(cursors.read), TRY_S)
+    except TimeoutError:
+        raise _silent(db, TRY_S) from None
+    changed = [job for job in scheduled if cursors.is_changed(job, look.of(job))]
+    if changed:
+        raise StartRefused("\n".join(_changed(job) for job in changed))
+
+
+def _changed(job: Job[Any, Any]) -> str:
+    text = "" if job.schedule is None else job.schedule.cron.text
+    return (
+        f"job {job.name!r} ({job.file}:{job.line}): schedule={text!r} is another one than its cursor in database "
+        f"{job.database!r} is of (T7); if that is meant, say `rowlock schedules accept {job.name}`, and it holds from "
+        f"that minute on; else restore the earlier text"
+    )
 
 
 def _auto_migrate(app: Program, name: str) -> bool:
@@ -118,6 +147,10 @@ async def _installation(db: Database, seconds: float, *, automatic: bool) -> str
                 log.info("database %r: made %s", db.name, ", ".join(made))
         return await bounded(db, db.aread(verify), seconds)
     except TimeoutError:
-        raise DatabaseUnavailable(
-            f"database {db.name!r} did not answer within {seconds:g} s; look whether it runs, and at its URL"
-        ) from None
+        raise _silent(db, seconds) from None
+
+
+def _silent(db: Database, seconds: float) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"database {db.name!r} did not answer within {seconds:g} s; look whether it runs, and at its URL"
+    )

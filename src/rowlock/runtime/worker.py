@@ -218,6 +218,8 @@ class Worker:
         assert floor is not None
         claimed = 0
         for pipeline in self.pipelines:
+            if pipeline.scheduler is not None:
+                await pipeline.scheduler.catch_up()
             await pipeline.rescuer.run_once()
             unknown_ms = self._app.settings.job.unknown_ms
             blocked = await pipeline.db.arun(block_unknown, pipeline.roster.pairs, unknown_ms)

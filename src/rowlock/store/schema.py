@@ -64,6 +64,17 @@ cancel = Table(
 )
 """Records that somebody asked to cancel while they were in work; a row goes when that is carried out (O4)."""
 
+cursor = Table(
+    "rowlock_cursor",
+    metadata,
+    Column("name", String(1024), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column("last_minute", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("last_run_at", Instant),
+    Column("last_id", BigInteger),
+)
+
 audit = Table(
     "rowlock_audit",
     metadata,

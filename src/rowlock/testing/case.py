@@ -20,8 +20,10 @@ from rowlock.model.limits import shown
 from rowlock.model.outcome import State
 from rowlock.model.retention import SweepReport
 from rowlock.operations import Records
+from rowlock.runtime.roster import jobs_of
 from rowlock.runtime.worker import Worker
-from rowlock.store import records
+from rowlock.schedules import Schedules
+from rowlock.store import cursors, records
 from rowlock.store.clock import Clock
 from rowlock.store.database import Database
 from rowlock.store.records import Record
@@ -73,6 +75,7 @@ class TestApp:
         self._engine = engine
         self._connection = connection
         self._clock = StandingClock(now)
+        self._began = self._clock.now()
         self._at_work = AtWork(self._clock)
         self._program = CaseProgram(self, self._at_work)
         self._databases: Mapping[str, Database] | None = None
@@ -84,6 +87,8 @@ class TestApp:
         self._runner: asyncio.Runner | None = None
         self.records = Records(self._one, self._program)
         """Operations on the case's records, as `app.records`."""
+        self.schedules = Schedules(lambda: self.databases, self._one, self._program)
+        """The case's schedules, as `app.schedules`."""
 
     # --- the block ----------------------------------------------------------------------------------------
 
@@ -160,6 +165,8 @@ class TestApp:
     def drain(self, limit: int = MOST) -> int:
         """Runs due records until none is due, also those that they enqueue; answers how many were claimed (X1, X2).
 
+        First the records of schedules are made whose minutes have come since the case began, or since the last drain.
+
         At most `limit` (1..10,000). A failing handler does not raise out of it: look at `failures`. Raises `KitError`
         inside a running loop, where it is `await t.adrain()`.
         """
@@ -208,6 +215,8 @@ class TestApp:
             worker = Worker(
                 self._program, jitter=lambda: 0.0, on_failure=self._failed, largest_lease=self._leases == "largest"
             )  # fmt: skip
+            for db in self.databases.values():
+                await self._begin_schedules(db)
             claimed = await worker.drain(limit)
         finally:
             self._draining = False
@@ -225,6 +234,14 @@ class TestApp:
             # Not asyncio.run: that would put the loop of the thread, which may be somebody else's, aside.
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         return self._runner.run(work(), context=contextvars.copy_context())
+
+    async def _begin_schedules(self, db: Database) -> None:
+        """Schedules are seen first when the case begins, not when it is first drained (T4)."""
+        scheduled = [job for job in jobs_of(self._program, db) if job.schedule is not None]
+        if scheduled:
+            look = await db.aread(cursors.read)
+            if missing := [job for job in scheduled if job.name not in look.cursors]:
+                await db.arun(cursors.begin, missing, look, at=self._began)
 
     def _failed(self, error: BaseException, context: Context) -> None:
         self._raised.append((error, context))

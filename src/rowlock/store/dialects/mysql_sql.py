@@ -230,7 +230,7 @@ def insert(rows: Sequence[Row], now: str, to_db: Callable[[Any], Any]) -> tuple[
         if row.delay_ms is not None:
             due = f"{now} + INTERVAL {int(row.delay_ms)} * 1000 MICROSECOND"
         elif row.run_at is not None:
-            due = f"GREATEST(%(at{n})s, {now})"
+            due = f"%(at{n})s" if row.exact else f"GREATEST(%(at{n})s, {now})"
             params[f"at{n}"] = to_db(row.run_at)
         values.append(shape.format(n=n, priority=int(row.priority), due=due))
     return _COLUMNS + ", ".join(values), params

@@ -198,11 +198,11 @@ class PostgreSQL(Dialect):
         # One instant for all columns and rows, of this statement: not of a caller's transaction, which may be old.
         now = "statement_timestamp()" if db.clock.bound is None else self.now(db)
         if len(rows) == 1:
-            made = fetch(conn, _statement(sql.insert_one(now)), rows[0]._asdict() | db.now_params())
+            made = fetch(conn, _statement(sql.insert_one(now, rows[0].exact)), rows[0]._asdict() | db.now_params())
         else:
             arrays = sql.arrays_of(rows)
             params = rows[0]._asdict() | arrays | db.now_params()
-            made = fetch(conn, _statement(sql.insert_many(now, tuple(arrays))), params)
+            made = fetch(conn, _statement(sql.insert_many(now, tuple(arrays), rows[0].exact)), params)
         return [Inserted(row[0], row[1]) for row in made]
 
     def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:

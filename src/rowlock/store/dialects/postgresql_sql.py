@@ -177,27 +177,27 @@ _ROW_TYPES = {
 """The values of a row that may differ within one INSERT, and their types."""
 
 
-def _due(run_at: str, delay_ms: str, now: str) -> str:
-    return f"COALESCE({now} + {delay_ms} * interval '1 millisecond', GREATEST({run_at}, {now}))"
+def _due(run_at: str, delay_ms: str, now: str, exact: bool) -> str:
+    return run_at if exact else f"COALESCE({now} + {delay_ms} * interval '1 millisecond', GREATEST({run_at}, {now}))"
 
 
 @lru_cache(maxsize=4)
-def insert_one(now: str) -> str:
+def insert_one(now: str, exact: bool) -> str:
     value = {name: f"CAST(:{name} AS {kind})" for name, kind in _ROW_TYPES.items()}
     return f"""{_INSERT}
 VALUES (:job, :fingerprint, :payload, {value["key"]}, :queue, :priority, 'pending',
-        {_due(value["run_at"], value["delay_ms"], now)}, 0, :max_attempts, :timeout_ms, {value["headers"]},
+        {_due(value["run_at"], value["delay_ms"], now, exact)}, 0, :max_attempts, :timeout_ms, {value["headers"]},
         CAST(:nonce AS text), {now}){_CONFLICT}"""
 
 
 @lru_cache(maxsize=64)
-def insert_many(now: str, varying: tuple[str, ...]) -> str:
+def insert_many(now: str, varying: tuple[str, ...], exact: bool) -> str:
     """Many rows; only the values that differ between them travel as arrays."""
     value = {name: f"r.{name}" if name in varying else f"CAST(:{name} AS {kind})" for name, kind in _ROW_TYPES.items()}
     arrays = ", ".join(f"CAST(CAST(:{name} AS text) AS {_ROW_TYPES.get(name, 'text')}[])" for name in varying)
     return f"""{_INSERT}
 SELECT CAST(:job AS text), CAST(:fingerprint AS text), {value["payload"]}, {value["key"]}, {value["queue"]},
-       {value["priority"]}, 'pending', {_due(value["run_at"], value["delay_ms"], now)}, 0,
+       {value["priority"]}, 'pending', {_due(value["run_at"], value["delay_ms"], now, exact)}, 0,
        CAST(:max_attempts AS integer), CAST(:timeout_ms AS integer), {value["headers"]}, r.nonce, {now}
   FROM unnest({arrays}) WITH ORDINALITY AS r({", ".join(varying)}, n)
  ORDER BY r.n{_CONFLICT}"""

@@ -234,7 +234,7 @@ class SQLite(Dialect):
     def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
         now = db.clock.host_now()
         at = sql.to_text(now)
-        params = [(*row[:6], _due(row, now, at), *row[8:], at) for row in rows]
+        params = [(*row[:6], _due(row, now, at), *row[8:12], at) for row in rows]
         if len(rows) == 1:
             made = conn.exec_driver_sql(sql.INSERT_ONE, params[0]).first()
             return [] if made is None else [Inserted(made[0], made[1])]
@@ -309,4 +309,4 @@ class SQLite(Dialect):
 def _due(row: Row, now: datetime, now_text: str) -> str:
     if row.delay_ms is not None:
         return sql.to_text(now + timedelta(milliseconds=row.delay_ms))
-    return now_text if row.run_at is None or row.run_at <= now else sql.to_text(row.run_at)
+    return now_text if row.run_at is None or (row.run_at <= now and not row.exact) else sql.to_text(row.run_at)

@@ -61,7 +61,10 @@ class Level(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One job row to insert. `run_at` and `delay_ms` are None for "now"; `nonce` tells what an insert made."""
+    """One job row to insert. `run_at` and `delay_ms` are None for "now"; `nonce` tells what an insert made.
+
+    A `run_at` in the past means now (E6), unless `exact`, which is the same for all rows of an insert.
+    """
 
     job: str
     fingerprint: str
@@ -75,6 +78,7 @@ class Row(NamedTuple):
     timeout_ms: int
     headers: str | None
     nonce: str
+    exact: bool = False
 
 
 class Inserted(NamedTuple):

@@ -23,12 +23,13 @@ from rowlock.store.migrations.step0001 import STEP as STEP_1
 from rowlock.store.migrations.step0002 import STEP as STEP_2
 from rowlock.store.migrations.step0003 import STEP as STEP_3
 from rowlock.store.migrations.step0005 import STEP as STEP_5
+from rowlock.store.migrations.step0004 import STEP as STEP_4
 from rowlock.store.migrations.step0006 import STEP as STEP_6
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
-STEPS: tuple[Step, ...] = (STEP_1, STEP_2, STEP_3, STEP_5, STEP_6)
+STEPS: tuple[Step, ...] = (STEP_1, STEP_2, STEP_3, STEP_4, STEP_5, STEP_6)
 LEVEL = STEPS[-1].number
 """The schema level that this library makes and needs."""
 
