@@ -10,9 +10,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, literal_column, select, text
+from sqlalchemy import Boolean, ColumnElement, literal_column, select
 from sqlalchemy.engine import Connection
 
 from rowlock.errors import NotFound
@@ -132,7 +133,8 @@ def _first(db: Database, job: AnyJob, now: datetime, last_minute: datetime, of: 
 def _insert(conn: Connection, db: Database, rows: list[dict[str, Any]]) -> None:
     names = ", ".join(Cursor._fields)
     marks = ", ".join(f":{name}" for name in Cursor._fields)
-    conn.execute(text(f"INSERT INTO rowlock_cursor ({names}) VALUES ({marks}) {db.dialect.keep_cursor}"), rows)
+    for row in rows:
+        db.dialect.insert_new(conn, f"INSERT INTO rowlock_cursor ({names}) VALUES ({marks})", row)
 
 
 # --- a pass (T5, T6) ------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def materialise(
 
 def _lock(conn: Connection, db: Database, job: AnyJob, look: Look) -> list[Cursor]:
     """The job's cursors, locked; none unless all that were seen can be had at once."""
-    statement = select(*_COLUMNS).where(db.dialect.of_cursors(job.names)).order_by(schema.cursor.c.name)
+    statement = select(*_COLUMNS).where(_named(db, job.names)).order_by(schema.cursor.c.name)
     found = [Cursor(*row) for row in conn.execute(statement.with_for_update(skip_locked=True))]
     return found if {cursor.name for cursor in found} >= {cursor.name for cursor in look.of(job)} else []
 
@@ -195,7 +197,7 @@ def _advance(
     if last is not None:
         values |= {"last_run_at": last[0], "last_id": last[1]}
     names = [cursor.name for cursor in cursors]
-    conn.execute(schema.cursor.update().where(db.dialect.of_cursors(names)).values(values))
+    conn.execute(schema.cursor.update().where(_named(db, names)).values(values))
 
 
 # --- what an operator says (T7) -------------------------------------------------------------------------------
@@ -220,25 +222,33 @@ def _accept(conn: Connection, db: Database, job: AnyJob, by: str | None) -> bool
     # The minutes before this one were never the new cron's, so that none of them is made.
     minute = max(floor_minute(now), last_of(there).last_minute)
     values = {"fingerprint": _schedule(job).cron.fingerprint, "last_minute": minute, "updated_at": now}
-    conn.execute(schema.cursor.update().where(db.dialect.of_cursors(job.names)).values(values))
+    conn.execute(schema.cursor.update().where(_named(db, job.names)).values(values))
     audit.note(conn, db, audit.Action.ACCEPT, detail={"schedule": job.name}, by=by)
     return True
 
 
 def _forget(conn: Connection, db: Database, name: str, by: str | None) -> None:
     _locked(conn, db, [name])
-    conn.execute(schema.cursor.delete().where(db.dialect.of_cursors([name])))
+    conn.execute(schema.cursor.delete().where(_named(db, [name])))
     audit.note(conn, db, audit.Action.FORGET, detail={"schedule": name}, by=by)
 
 
 def _locked(conn: Connection, db: Database, names: Sequence[str]) -> list[Cursor]:
-    statement = select(*_COLUMNS).where(db.dialect.of_cursors(names)).order_by(schema.cursor.c.name)
+    statement = select(*_COLUMNS).where(_named(db, names)).order_by(schema.cursor.c.name)
     found = [Cursor(*row) for row in conn.execute(statement.with_for_update())]
     if not found:
         raise NotFound(
             f"no schedule {names[0]!r} has a cursor in database {db.name!r} (T7); `rowlock schedules list` shows them"
         )
     return found
+
+
+def _named(db: Database, names: Sequence[str]) -> ColumnElement[bool]:
+    """The cursors of these names, in words that keep the index."""
+    if db.dialect.name_hash is None:
+        return schema.cursor.c.name.in_(names)
+    hashes = ", ".join(f"X'{sha256(name.encode()).hexdigest()}'" for name in names)
+    return literal_column(f"{db.dialect.name_hash} IN ({hashes})", Boolean)
 
 
 def _schedule(job: AnyJob) -> Schedule:

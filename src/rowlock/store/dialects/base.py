@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sqlalchemy import ColumnElement, Executable, String, column, literal, text
+from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
@@ -59,7 +59,7 @@ class Dialect(ABC):
     renew_program: ClassVar[str] = "ON CONFLICT (pair) DO UPDATE SET announced_at = excluded.announced_at"
     aging: ClassVar[Aging] = Aging()
     """How retention meets tables of any shape."""
-    keep_cursor: ClassVar[str] = "ON CONFLICT (name) DO NOTHING"
+    name_hash: ClassVar[str | None] = None  # of a cursor: its column, where names are too long for an index
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
     looking: ClassVar[Looking] = Looking()
@@ -265,12 +265,6 @@ class Dialect(ABC):
     def insert_new(self, conn: Connection, statement: str, params: Mapping[str, Any]) -> bool:
         """Sends an INSERT of one row, also in a caller's transaction, which goes on; False if its key is taken."""
         return conn.execute(text(f"{statement} ON CONFLICT DO NOTHING"), params).rowcount == 1
-
-    # --- schedules ----------------------------------------------------------------------------------------
-
-    def of_cursors(self, names: Sequence[str]) -> ColumnElement[bool]:
-        """The condition for the cursors of these names, in words that keep the index."""
-        return column("name", String).in_(names)
 
     # --- schema -------------------------------------------------------------------------------------------
 

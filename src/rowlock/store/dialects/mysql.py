@@ -6,10 +6,9 @@ import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Boolean, ColumnElement, literal, literal_column
+from sqlalchemy import ColumnElement, literal, literal_column
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -34,7 +33,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
     name: ClassVar[str] = "mysql"
     label: ClassVar[str] = "MySQL"
     renew_program: ClassVar[str] = "ON DUPLICATE KEY UPDATE announced_at = VALUES(announced_at)"
-    keep_cursor: ClassVar[str] = "ON DUPLICATE KEY UPDATE name = name"
+    name_hash: ClassVar[str | None] = "name_hash"
     due_hint: ClassVar[str] = "FORCE INDEX (rowlock_job_due)"
     looking: ClassVar[Looking] = Looking(
         by_state={
@@ -144,10 +143,6 @@ class MySQL(ClaimHooks, EnqueueHooks):
     def as_text(self, value: str) -> ColumnElement[str]:
         # In hexadecimal digits: no session's character set can lose one, and none ends the literal.
         return literal(value) if value.isascii() else literal_column(f"_utf8mb4 X'{value.encode().hex()}'")
-
-    def of_cursors(self, names: Sequence[str]) -> ColumnElement[bool]:
-        hashes = ", ".join(f"X'{sha256(name.encode()).hexdigest()}'" for name in names)
-        return literal_column(f"name_hash IN ({hashes})", Boolean)
 
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"
