@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rowlock.cli import queues, records
+from rowlock.cli import queues, records, schedules
 from rowlock.cli.audit import audit
 from rowlock.cli.cancel import cancel
 from rowlock.cli.check import check
@@ -56,6 +56,16 @@ root.add_typer(
 root.add_typer(
     _tree("Look at queues, pause and resume them.", list=queues.list_, pause=queues.pause, resume=queues.resume),
     name="queues",
+)
+root.add_typer(
+    _tree(
+        "Jobs that run by themselves: when, how far they are, and what was changed.",
+        list=schedules.list_,
+        accept=schedules.accept,
+        forget=schedules.forget,
+        explain=schedules.explain,
+    ),
+    name="schedules",
 )
 
 

@@ -22,8 +22,8 @@ from rowlock.store.migrations.step import Step
 from rowlock.store.migrations.step0001 import STEP as STEP_1
 from rowlock.store.migrations.step0002 import STEP as STEP_2
 from rowlock.store.migrations.step0003 import STEP as STEP_3
-from rowlock.store.migrations.step0005 import STEP as STEP_5
 from rowlock.store.migrations.step0004 import STEP as STEP_4
+from rowlock.store.migrations.step0005 import STEP as STEP_5
 from rowlock.store.migrations.step0006 import STEP as STEP_6
 
 if TYPE_CHECKING:
