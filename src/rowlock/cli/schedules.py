@@ -31,8 +31,8 @@ CountOption = Annotated[int, typer.Option("--count", "-n", min=1, max=MOST, help
 def list_(app: Application = None, app_option: ApplicationOption = None, json: Json = False) -> None:
     """Show each schedule: its cron text, when it ran last, when it will next, and how late that is.
 
-    The state is ok; new, if no worker has seen it yet; changed, if its text is another one than its cursor's, so that no
-    worker starts before it is accepted; or gone, if a cursor has no schedule in this application any more.
+    The state is ok; new, if no worker has seen it yet; changed, if its text is another one than its cursor's, so that
+    no worker starts before it is accepted; or gone, if a cursor has no schedule in this application any more.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def list_(app: Application = None, app_option: ApplicationOption = None, json: J
 def accept(name: Name, app: OnlyOption = None, by: By = None, json: Json = False) -> None:
     """Let a schedule's changed cron text count, from this minute on.
 
-    A program whose text is another one than its cursor's does not start before that. Minutes before this one are not made.
+    A program whose text is another one than its cursor's does not start before that. Earlier minutes are not made.
 
     \b
     Examples:
@@ -78,8 +78,8 @@ def forget(
 ) -> None:
     """Delete the cursor of a schedule that is gone.
 
-    If it comes back it begins anew, with the minute in which a worker sees it. A schedule that the application has is not
-    forgotten.
+    If it comes back it begins anew, with the minute in which a worker sees it. A schedule that the application has is
+    not forgotten.
 
     \b
     Examples:
