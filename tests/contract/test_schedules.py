@@ -803,7 +803,13 @@ def _scheduler(office: Office) -> Any:
     events = Events(office.app.hooks)
     guard = Guard("scheduler", Outage(office.db, events), Beat("scheduler"))
     return Scheduler(
-        office.db, guard, events, office.jobs.jobs, on_made=lambda _queues: None, is_draining=lambda: False
+        office.db,
+        guard,
+        events,
+        office.app.meter,
+        office.jobs.jobs,
+        on_made=lambda _queues: None,
+        is_draining=lambda: False,
     )
 
 

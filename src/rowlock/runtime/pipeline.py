@@ -51,7 +51,7 @@ class Pipeline:
         self.announcer = Announcer(roster, self._guard("announcer"), floor, unknown_ms=unknown_ms, poll_s=poll_s)
         scheduled = [job for job in roster.jobs if job.schedule is not None]
         self.scheduler = None if not scheduled else Scheduler(
-            self.db, self._guard("scheduler"), floor.events, scheduled,
+            self.db, self._guard("scheduler"), floor.events, meter, scheduled,
             on_made=self._wake, is_draining=lambda: floor.draining,
         )  # fmt: skip
         self.claimers = [

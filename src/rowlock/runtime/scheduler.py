@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from rowlock.model.job import Job
+from rowlock.model.outcome import State
 from rowlock.model.schedule import due_at, floor_minute
 from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.events import Event, Events
+from rowlock.runtime.metrics import Meter
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.store import cursors
 from rowlock.store.cursors import Look, Made
@@ -38,12 +40,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, db: Database, guard: Guard, events: Events, jobs: Sequence[Job[Any, Any]], *,
+        self, db: Database, guard: Guard, events: Events, meter: Meter, jobs: Sequence[Job[Any, Any]], *,
         on_made: Callable[[Collection[str]], None], is_draining: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._db = db
         self._guard = guard
         self._events = events
+        self._meter = meter
         self._jobs = sorted(jobs, key=lambda job: job.name)
         self._on_made = on_made
         self._is_draining = is_draining
@@ -158,9 +161,11 @@ class Scheduler:
                 job.name, made.skipped, f"{made.since:%Y-%m-%d %H:%M}Z",
             )  # fmt: skip
         if made.ids:
+            self._meter.enqueued(job.queue, job.name, len(made.ids), 0)
             if self._events.wanted("enqueued"):
                 for id_ in made.ids:
-                    self._events.tell(Event("enqueued", id=id_, job=job.name, queue=job.queue))
+                    about = (id_, job.name, job.queue)
+                    self._events.tell(Event("enqueued", *about, state=State.PENDING, database=self._db.name))
             self._on_made({job.queue})
 
     def _next_in(self, look: Look) -> float:

@@ -57,8 +57,7 @@ class Dialect(ABC):
     """One transaction at a time can write, so Rowlock's async work shares one thread and its transactions."""
     begin: ClassVar[str] = "BEGIN"
     renew_program: ClassVar[str] = "ON CONFLICT (pair) DO UPDATE SET announced_at = excluded.announced_at"
-    aging: ClassVar[Aging] = Aging()
-    """How retention meets tables of any shape."""
+    aging: ClassVar[Aging] = Aging()  # how retention meets tables of any shape
     name_hash: ClassVar[str | None] = None  # of a cursor: its column, where names are too long for an index
     due_hint: ClassVar[str] = ""
     """Behind the job table's name where pending rows are looked for, for an optimizer that would take another index."""
