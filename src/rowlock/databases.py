@@ -81,7 +81,11 @@ class Configured:
         if target is None:
             assert configured.url is not None
             target = configured.url.resolve()
-        return Database(name, target, pool=configured.pool, wait_ms=self._settings.job.enqueue_wait_ms)
+        wait_ms, pooler = self._settings.job.enqueue_wait_ms, configured.pooler is not None
+        db = Database(name, target, pool=configured.pool, wait_ms=wait_ms, pooler=pooler)
+        if pooler:
+            _refuse_pooler(db, f"{self._settings.origin}: database.{name}.pooler")
+        return db
 
 
 def _in_code(default: Target | None, others: Mapping[str, Target] | None) -> dict[str, Target]:
@@ -99,6 +103,19 @@ def _in_code(default: Target | None, others: Mapping[str, Target] | None) -> dic
                 f"App: the database {name!r} is {shown(target)} (J5); give a URL, an Engine or an AsyncEngine"
             )
     return targets
+
+
+def _refuse_pooler(db: Database, where: str) -> None:
+    if not db.dialect.has_transaction_poolers:
+        raise SettingsError(
+            f'{where} is "transaction", and {db.dialect.label} is not worked with through a transaction pooler (C25); '
+            f"leave it out, and give the database's own address"
+        )
+    if isinstance(db.target, Engine | AsyncEngine) and db.url.get_driver_name() != "psycopg":
+        raise SettingsError(
+            f'{where} is "transaction", and the engine that App(…) gives has the driver {db.url.get_driver_name()!r}, '
+            f"whose statements need a session of their own (C25); give a URL, or an engine with psycopg"
+        )
 
 
 def _refuse_twice_or_never(name: str, *, in_code: bool, configured: DatabaseSettings, origin: str) -> None:

@@ -42,17 +42,20 @@ class Database:
 
     Arguments: `target` a URL as users write it, an `Engine` or an `AsyncEngine`; `pool` the most
     connections of each engine (None: 5, and 10 more under load); `wait_ms` how long one of Rowlock's own
-    statements waits for a lock. Raises `UnsupportedDatabase`.
+    statements waits for a lock; `pooler` whether a transaction pooler stands in between, so that the next
+    transaction may be in another session. Raises `UnsupportedDatabase`.
     """
 
     def __init__(
-        self, name: str, target: Target, *, clock: Clock = SYSTEM, pool: int | None = None, wait_ms: int = 2_000
-    ) -> None:
+        self, name: str, target: Target, *, clock: Clock = SYSTEM, pool: int | None = None, wait_ms: int = 2_000,
+        pooler: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.target = target
         self.clock = clock
         self.pool = pool
         self.wait_ms = wait_ms
+        self.pooler = pooler
         self.url = engines.url_of(target, name)
         self.dialect: Dialect = dialect_for(self.url)
         self.installation: str | None = None
@@ -69,14 +72,16 @@ class Database:
 
     def twin(self) -> Database:
         """The same database with a pool of its own, for a thread whose work must not wait for another's (L4)."""
-        return Database(self.name, self.target, clock=self.clock, pool=self.pool, wait_ms=self.wait_ms)
+        return Database(
+            self.name, self.target, clock=self.clock, pool=self.pool, wait_ms=self.wait_ms, pooler=self.pooler
+        )
 
     # --- running functions of the store -------------------------------------------------------------------
 
     def run(self, function: StoreFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `function(conn, db, …)` on a connection of Rowlock's own, in this thread."""
         with translated(self), self.engine().connect() as conn:
-            return engines.guarded(conn, self, lambda: function(conn, self, *args, **kwargs))
+            return self._guarded(conn, lambda conn: function(conn, self, *args, **kwargs))
 
     async def arun(self, function: StoreFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same from a coroutine. Where one transaction writes at a time, what waits together shares one."""
@@ -96,10 +101,20 @@ class Database:
                         continue  # closed in between by another part of this process: the next use opens it again
             async with self.async_engine().connect() as conn:
                 try:
-                    return await conn.run_sync(lambda sync: engines.guarded(sync, self, lambda: function(sync)))
+                    return await conn.run_sync(lambda sync: self._guarded(sync, function))
                 except asyncio.CancelledError:
                     await self._drop(conn)
                     raise
+
+    def _guarded(self, conn: Connection, function: Callable[[Connection], T]) -> T:
+        return engines.guarded(conn, self, lambda: self._in_session(conn, function))
+
+    def _in_session(self, conn: Connection, function: Callable[[Connection], T]) -> T:
+        """Where a session lasts as long as a transaction, all statements of a function are one, settings included."""
+        if not self.pooler:
+            return function(conn)
+        with self.transaction(conn):
+            return function(conn)
 
     async def _drop(self, conn: AsyncConnection) -> None:
         """A reply may still be on its way: the connection is closed, not returned (C8).
@@ -116,7 +131,7 @@ class Database:
         if self.in_transaction(conn):
             yield
             return
-        conn.exec_driver_sql(self.dialect.begin)
+        conn.exec_driver_sql(self.dialect.begin_pooled(self.wait_ms) if self.pooler else self.dialect.begin)
         conn.info["rowlock_transaction"] = True
         try:
             yield

@@ -81,17 +81,25 @@ def async_engine(db: Database) -> AsyncEngine:
     if isinstance(db.target, AsyncEngine):
         engine = AsyncEngine(_recreated(db.target.sync_engine))
     else:
-        _, url = db.dialect.urls(db.url)
+        url, options = _async(db)
         engine = create_async_engine(
             url,
             isolation_level="AUTOCOMMIT",
             logging_name=LOGGING_NAME,
             hide_parameters=True,
-            connect_args=db.dialect.connect_args(is_async=True, wait_ms=db.wait_ms),
+            connect_args=options,
             **_pool(db),
         )
     _listen(engine.sync_engine, db)
     return engine
+
+
+def _async(db: Database) -> tuple[URL, dict[str, Any]]:
+    """The URL of the async engine, and its driver's options."""
+    sync, url = db.dialect.urls(db.url)
+    if db.pooler:  # the sync driver's async side: it sends a statement whole, and needs nothing of the session after it
+        return sync, db.dialect.connect_args(is_async=False, wait_ms=db.wait_ms)
+    return url, db.dialect.connect_args(is_async=True, wait_ms=db.wait_ms)
 
 
 def handler_engine(db: Database, size: int) -> Engine:
@@ -110,7 +118,8 @@ def async_handler_engine(db: Database, size: int) -> AsyncEngine:
     if isinstance(db.target, AsyncEngine):
         engine = AsyncEngine(_recreated(db.target.sync_engine))
     else:
-        engine = create_async_engine(db.dialect.handler_url(db.url), **_of_handlers(db, size, is_async=True))
+        url = _async(db)[0] if db.pooler else db.dialect.handler_url(db.url)
+        engine = create_async_engine(url, **_of_handlers(db, size, is_async=not db.pooler))
     _listen_as_handlers_want(engine.sync_engine, db)
     return engine
 
@@ -131,6 +140,9 @@ def _listen_as_handlers_want(engine: Engine, db: Database) -> None:
 
     def connected(dbapi_connection: Any, _record: Any) -> None:
         engine.dialect.set_isolation_level(dbapi_connection, db.dialect.handler_isolation)
+        if db.pooler:
+            db.dialect.through_pooler(dbapi_connection)
+            return
         cursor = dbapi_connection.cursor()
         try:
             db.dialect.on_handler_connect(cursor, wait_ms=db.wait_ms)
@@ -171,6 +183,9 @@ def _listen(engine: Engine, db: Database) -> None:
         # pool SQLAlchemy would give the session the isolation level back that the user's engine has (C7).
         dbapi_connection.commit()
         engine.dialect.set_isolation_level(dbapi_connection, "AUTOCOMMIT")
+        if db.pooler:
+            db.dialect.through_pooler(dbapi_connection)
+            return
         cursor = dbapi_connection.cursor()
         try:
             db.dialect.on_connect(cursor, wait_ms=db.wait_ms)

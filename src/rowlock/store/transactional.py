@@ -87,6 +87,8 @@ class HandlerTransaction:
 
     def begin(self) -> None:
         """Begins, and sets the mark by which an end that Rowlock did not make is told. Raises what databases raise."""
+        if self._db.pooler and (settings := self._db.dialect.handler_session):
+            self.sync.exec_driver_sql(settings)
         self.sync.exec_driver_sql(f"SAVEPOINT {self._mark}")
         self._listeners = {"commit": self._refuse_commit, "rollback": self._refuse_rollback}
         for name, refuse in self._listeners.items():

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
+from rowlock.store.dialects.pooler import ThroughPooler
 from rowlock.store.dialects.values import (
     CLAIMED_COLUMNS,
     PARAMETERS,
@@ -45,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Dialect(ABC):
+class Dialect(Aging, ThroughPooler, ABC):
     """The hooks. One instance a process and kind of database; it keeps no state of a connection."""
 
     name: ClassVar[str]
@@ -91,7 +92,7 @@ class Dialect(ABC):
         """The file that stands for the one place of a handler's transaction, where only one can write (L8)."""
         return None
 
-    def add_functions(self, cursor: Any) -> None:  # noqa: B027 - most databases need none
+    def add_functions(self, cursor: Any) -> None:
         """Functions that statements use and the server lacks; also for a connection that is not Rowlock's (X1)."""
 
     @abstractmethod
@@ -207,9 +208,7 @@ class Dialect(ABC):
     """A caller's snapshot can be blind to committed records here, so keys are looked up on a connection of
     Rowlock's own before a caller's transaction is touched (`look_outside`)."""
 
-    def reserve_keys(  # noqa: B027 - most databases need none
-        self, conn: Connection, db: Database, job: str, keys: Sequence[str]
-    ) -> None:
+    def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
         """In a caller's transaction, before inserting: waits, bounded, for uncommitted enqueues of these keys.
 
         Raises `EnqueueBusy`, and leaves the transaction usable.
@@ -279,7 +278,7 @@ class Dialect(ABC):
     def lock_migration(self, conn: Connection) -> None:
         """Waits until no other process migrates this database; held until the transaction or session ends."""
 
-    def unlock_migration(self, conn: Connection) -> None:  # noqa: B027 - most databases need none
+    def unlock_migration(self, conn: Connection) -> None:
         """Gives the migration lock back where a session holds it."""
 
     # --- errors -------------------------------------------------------------------------------------------

@@ -52,6 +52,17 @@ def _statement(sql_text: str) -> Any:
     return text(sql_text)
 
 
+def _settings(wait_ms: int, *, local: bool) -> str:
+    # force_generic_plan: each statement has one shape and one index; planning it anew at each call costs
+    # more than running it. No bitmaps: they read all that an index has, where its first rows are asked for. No
+    # sequential scans: of a table that grew since its statistics were taken they compare each row with each id.
+    values = {
+        "default_transaction_isolation": "read committed", "timezone": "UTC", "plan_cache_mode": "force_generic_plan",
+        "enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "lock_timeout": f"{wait_ms}ms",
+    }  # fmt: skip
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
+
+
 class PostgreSQL(Dialect):
     """PostgreSQL 13 and newer."""
 
@@ -80,18 +91,20 @@ class PostgreSQL(Dialect):
         return {"connect_timeout": 10}
 
     def on_connect(self, cursor: Any, *, wait_ms: int) -> None:
-        # force_generic_plan: each statement has one shape and one index; planning it anew at each call costs
-        # more than running it. No bitmaps: they read all that an index has, where its first rows are asked for. No
-        # sequential scans: of a table that grew since its statistics were taken they compare each row with each id.
-        cursor.execute(
-            "SELECT set_config('default_transaction_isolation', 'read committed', false), "
-            "set_config('timezone', 'UTC', false), set_config('plan_cache_mode', 'force_generic_plan', false), "
-            "set_config('enable_bitmapscan', 'off', false), set_config('enable_seqscan', 'off', false), "
-            f"set_config('jit', 'off', false), set_config('lock_timeout', '{wait_ms}ms', false)"
-        )
+        cursor.execute(_settings(wait_ms, local=False))
 
     def on_handler_connect(self, cursor: Any, *, wait_ms: int) -> None:
         cursor.execute("SELECT set_config('timezone', 'UTC', false)")
+
+    has_transaction_poolers: ClassVar[bool] = True
+    handler_session: ClassVar[str | None] = "SELECT set_config('timezone', 'UTC', true)"
+
+    def begin_pooled(self, wait_ms: int) -> str:
+        return f"BEGIN ISOLATION LEVEL READ COMMITTED; {_settings(wait_ms, local=True)}"
+
+    def through_pooler(self, dbapi_connection: Any) -> None:
+        # A statement that is prepared lives in one session; the next transaction may be in another (C25).
+        dbapi_connection.driver_connection.prepare_threshold = None
 
     def check_server(self, conn: Connection) -> None:
         version = int(conn.exec_driver_sql("SHOW server_version_num").scalar_one())
