@@ -46,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Dialect(Aging, ThroughPooler, ABC):
+class Dialect(ThroughPooler, ABC):
     """The hooks. One instance a process and kind of database; it keeps no state of a connection."""
 
     name: ClassVar[str]

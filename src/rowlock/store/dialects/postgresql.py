@@ -104,7 +104,7 @@ class PostgreSQL(Dialect):
 
     def through_pooler(self, dbapi_connection: Any) -> None:
         # A statement that is prepared lives in one session; the next transaction may be in another (C25).
-        dbapi_connection.driver_connection.prepare_threshold = None
+        getattr(dbapi_connection, "driver_connection", dbapi_connection).prepare_threshold = None
 
     def check_server(self, conn: Connection) -> None:
         version = int(conn.exec_driver_sql("SHOW server_version_num").scalar_one())
