@@ -119,13 +119,24 @@ async def test_leases_are_kept_through_a_transaction_pooler(pooled_app: Callable
     # case: C25
     jobs = Jobs()
 
+    enough = asyncio.Event()
+
     @jobs.job(max_attempts=1, timeout=30)
     async def long() -> None:
-        await asyncio.sleep(2.5)  # more than two leases
+        await enough.wait()
 
     app = pooled_app(jobs, lease_ms=1_000)
-    long.enqueue_many([None] * 10)
+    record = long.enqueue_many([None] * 10)[-1]
+    leases = set[Any]()
+
+    def renewed() -> bool:
+        with engine.connect() as conn:
+            leases.add(conn.exec_driver_sql("SELECT lease FROM rowlock_job WHERE id = %s", (record.id,)).scalar_one())
+        return len(leases - {None}) > 5
+
     async with app.worker():
+        await wait_until_async(renewed, 30, lambda: f"leases: {leases}")
+        enough.set()
         assert await all_ended(engine) == {"succeeded": 10}
         assert app.health()["counters"]["lost"] == 0
     await app.aclose()
