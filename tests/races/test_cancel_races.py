@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from rowlock import InvalidState, State
+from rowlock import State
 from rowlock.model.outcome import Category, Settlement
 from rowlock.model.table import JOBS
 from rowlock.store import change, operate, schema
@@ -237,21 +237,18 @@ def test_what_carries_cancels_out_passes_a_replay_by(jobs: JobTable, database: D
 
 
 @SERVERS
-def test_a_replay_waits_for_what_is_being_carried_out(jobs: JobTable, database: Database) -> None:
-    # contract: O4, O2
-    [hold] = jobs.running()
-    cancel(jobs, hold.id)
-    jobs.change(hold.id, state="dead", lease=None, error_category="rejected")
-    with Blocker(database) as blocker:  # the step that drops what is done with, in the middle of its transaction
-        blocker.lock_row("rowlock_cancel", id=hold.id)
-        late = in_background(lambda: replay(jobs, hold.id))
-        wait_for_waiters(database)
-        blocker.execute("DELETE FROM rowlock_cancel WHERE id = :id", id=hold.id)
-        blocker.commit()
-        late.result(10)
-    assert cancel(jobs, hold.id) is State.CANCELLED
-    with pytest.raises(InvalidState):
+@pytest.mark.parametrize("state", ["dead", "succeeded"])
+def test_a_cancel_that_somebody_has_locked_is_passed_by(jobs: JobTable, database: Database, state: str) -> None:
+    # contract: O4
+    first, second = jobs.running(2)
+    for hold in (first, second):
         cancel(jobs, hold.id)
+        jobs.change(hold.id, state=state, lease=None)
+    with Blocker(database) as blocker:
+        blocker.lock_row("rowlock_cancel", id=first.id)
+        assert carried(jobs) == ([second.id] if state == "dead" else [])
+    assert carried(jobs) == ([first.id] if state == "dead" else [])
+    assert cancels(jobs) == []
 
 
 # --- all at once ------------------------------------------------------------------------------------------------------

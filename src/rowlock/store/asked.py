@@ -74,8 +74,8 @@ def carry_out(conn: Connection, db: Database, after: int = 0) -> Carried:
 
 
 def _carry_out(conn: Connection, db: Database, loose: Sequence[int], there: set[int]) -> list[Rescued]:
-    # The cancel's row is locked first: whoever gives the record another life deletes it, and waits until this is over.
-    # So what is read of the record behind it is of the life that the cancel was meant for.
+    # A cancel that is just being asked for once more is locked too, and would be waited for when it is dropped. The
+    # record's own lock keeps it in the life that the cancel was meant for.
     skip, in_ids = db.dialect.skip_locked(), db.dialect.in_ids
     ids = [row[0] for row in fetch(conn, text(f"SELECT id FROM rowlock_cancel WHERE id {in_ids(loose)} {skip}"))]
     if not ids:
