@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from rowlock.model.outcome import Settlement, State
 from rowlock.model.table import JOBS
-from rowlock.store import claim, migrations, programs, renew, settle
+from rowlock.store import asked, cancel, claim, migrations, programs, renew, settle
 from rowlock.store.database import Database as Store
 from support.databases import Database
 from support.plans import measure
@@ -31,6 +31,7 @@ NUMBERS = {
     "mysql": "(SELECT seq AS i FROM seq_1_to_{n}) AS g",
 }
 PAST, FUTURE = "'2020-01-01 00:00:00.000000'", "'2090-01-01 00:00:00.000000'"
+WAITING = "job = 'unknown' AND state = 'pending' AND priority = 1"
 PAGES_OF_A_ROW = 5
 """PostgreSQL: the descent in an index, the heap, the entries of five indexes; a scan of an index reads thousands."""
 
@@ -151,6 +152,36 @@ def every_hot_statement(db: Store, callers: sa.Engine) -> None:
                 f"look once for {keys}",
                 lambda conn, keys=nowhere: len(db.dialect.look_once(conn, ["a"], keys) or []) + len(keys),
             )
+    cancels(db, own)
+
+
+def cancels(db: Store, own: sa.Engine) -> None:
+    """With many that are asked for and not carried out yet."""
+    with own.connect() as conn:
+        ids = [row[0] for row in conn.exec_driver_sql("SELECT id FROM rowlock_job WHERE state = 'running' LIMIT 2000")]
+        some = [row[0] for row in conn.exec_driver_sql(f"SELECT id FROM rowlock_job WHERE {WAITING} LIMIT 500")]
+        for start in range(0, 2_100, 500):
+            db.dialect.note_cancels(conn, db, (some[:100] + ids)[start : start + 500], None)
+    told = cancel.Told({}, None)
+    for limit in LIMITS:
+        part, waiting = ids[-limit:], some[-limit:]
+        judge(own, f"asked {limit}", lambda conn, part=part: len(asked.asked(conn, db, part)))
+        judge(own, f"asked in vain {limit}", lambda conn, ids=waiting: len(asked.asked(conn, db, ids)) + len(ids))
+        judge(
+            own,
+            f"cancel {limit}",
+            lambda conn, ids=waiting: len(cancel.at_once_or_beside(conn, db, set(ids), set(), told, 1).cancelled),
+        )
+        del some[-limit:]
+    page: list[asked.Carried] = [asked.Carried([], 0)]
+
+    def carry_out(conn: sa.Connection) -> int:
+        page.append(asked.carry_out(conn, db, page[-1].next or 0))
+        return 2 * len(page[-1].records) + asked.PAGE  # a page is read whole, and then there are two tables to change
+
+    while page[-1].next is not None:
+        judge(own, "carry out", carry_out)
+    assert sum(len(each.records) for each in page) >= 100
 
 
 @ROWS

@@ -62,14 +62,14 @@ def carry_out(conn: Connection, db: Database, after: int = 0) -> Carried:
     following = ids[-1] if len(ids) == PAGE else None
     if not ids:
         return Carried([], None)
-    found = f"SELECT id FROM rowlock_job WHERE id {db.dialect.in_ids(ids)}"
-    held = {row[0] for row in fetch(conn, text(f"{found} AND {_held(db)}"), db.now_params())}
-    loose = [id_ for id_ in ids if id_ not in held]
+    # Whether it is held is asked of each row, not a condition: by that an optimizer might read all that is in work.
+    statement = f"SELECT id, {_held(db)} FROM rowlock_job WHERE id {db.dialect.in_ids(ids)}"
+    held: dict[int, bool | None] = {row[0]: row[1] for row in fetch(conn, text(statement), db.now_params())}
+    loose = [id_ for id_ in ids if not held.get(id_)]
     if not loose:
         return Carried([], following)
-    there = {row[0] for row in fetch(conn, text(found))}
     with db.transaction(conn):
-        moved = _carry_out(conn, db, loose, there)
+        moved = _carry_out(conn, db, loose, set(held))
     return Carried(moved, following)
 
 

@@ -44,7 +44,7 @@ class Left(NamedTuple):
     """Its row in the audit table."""
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """What the audit table says: of what, and by whom (O6)."""
 
     detail: Mapping[str, object]
@@ -58,7 +58,7 @@ def cancel_one(db: Database, id: int, *, by: str | None = None, dry_run: bool = 
     """
     if not 0 <= id <= MAX_ID:
         raise no_record(db, id)
-    left = yield from _batch(db, [id], _Told({"id": id}, by), None, dry_run=dry_run)
+    left = yield from _batch(db, [id], Told({"id": id}, by), None, dry_run=dry_run)
     if id in left.cancelled:
         return State.CANCELLED
     if id in left.asked:
@@ -81,7 +81,7 @@ def cancel_all(
         raise InvalidState(
             f"records that are {filter.state} can not be cancelled (O4): only {' or '.join(ACTIVE)} ones"
         )
-    told = _Told(told_of(filter), by)
+    told = Told(told_of(filter), by)
     entry: int | None = None
     count = 0
     after: int | None = 0
@@ -113,7 +113,7 @@ def _page(conn: Connection, db: Database, filter: Filter, after: int) -> tuple[l
     return ids, ids[-1] if len(ids) == PAGE else None
 
 
-def _batch(db: Database, ids: list[int], told: _Told, entry: int | None, *, dry_run: bool) -> Operation[Left]:
+def _batch(db: Database, ids: list[int], told: Told, entry: int | None, *, dry_run: bool) -> Operation[Left]:
     inside: States = yield Step(lambda conn: _states(conn, db, ids))
     seen = dict(inside)
     if db.dialect.looks_outside:
@@ -124,7 +124,7 @@ def _batch(db: Database, ids: list[int], told: _Told, entry: int | None, *, dry_
     waiting = {id_ for id_, state in seen.items() if state == State.PENDING}
     if dry_run or not (running or waiting):
         return Left(waiting, running, seen, entry)
-    left: Left = yield Step(lambda conn: _cancel(conn, db, waiting, running, told, entry))
+    left: Left = yield Step(lambda conn: at_once_or_beside(conn, db, waiting, running, told, entry))
     return left._replace(seen=seen | left.seen)
 
 
@@ -133,9 +133,10 @@ def _states(conn: Connection, db: Database, ids: Sequence[int]) -> States:
     return {row[0]: row[1] for row in fetch(conn, statement)}
 
 
-def _cancel(
-    conn: Connection, db: Database, waiting: set[int], running: set[int], told: _Told, entry: int | None
+def at_once_or_beside(
+    conn: Connection, db: Database, waiting: set[int], running: set[int], told: Told, entry: int | None
 ) -> Left:
+    """Ends what waits, and writes beside what is running or locked. `entry` is the deed's row in the audit table."""
     found = _locked(conn, db, waiting)
     ending = {id_ for id_, state in found.items() if state == State.PENDING}
     if ending and _end(conn, db, sorted(ending)) < len(ending):
