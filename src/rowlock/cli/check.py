@@ -22,7 +22,8 @@ def check(app: Application = None, app_option: ApplicationOption = None) -> None
 
     It is imported, and everything that a start would refuse is reported: settings, limits, names, databases, leases,
     pool sizes, groups that no application includes. One line a finding, `file:line: code message`, on stdout; exit
-    code 1 if there is one.
+    code 1 if there is one. What is no reason to refuse a start (a rejected override of retention, a table that
+    has no index for it) is said on stderr.
 
     \b
     Example:
@@ -48,6 +49,8 @@ def _findings(argument: str | None, option: str | None) -> Iterator[Finding]:
     for finding in found:
         yield _shown(finding)
     if not found:
+        for sentence in (*app.retention.violations(), *app.lifecycles.without_index()):
+            output.note(f"retention: {sentence}")
         names = {job.name for job in app.jobs.values()}
         output.note(f"nothing found: {_many(len(names), 'job')}, {_many(len(app.databases), 'database')}")
 

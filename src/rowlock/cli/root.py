@@ -17,6 +17,7 @@ from rowlock.cli.migrate import migrate
 from rowlock.cli.options import unwrapped
 from rowlock.cli.release import release
 from rowlock.cli.replay import purge, replay
+from rowlock.cli.retention import retention
 from rowlock.cli.run import run
 from rowlock.cli.settings import settings
 
@@ -38,7 +39,9 @@ _HELP = """Durable jobs in the database you already have.
 APP, which every command but demo takes, is module:name of a rowlock.App, as newsroom.main:app. If not given, it is \
 $ROWLOCK_APP, or app under \\[tool.rowlock] in the pyproject.toml of the current directory."""
 
-root = _tree(_HELP, run=run, check=check, migrate=migrate, settings=settings, audit=audit, demo=demo)
+root = _tree(
+    _HELP, run=run, check=check, migrate=migrate, settings=settings, retention=retention, audit=audit, demo=demo
+)
 root.add_typer(
     _tree(
         "Look at records: what waits, what runs, what failed and why; replay, purge, release, cancel.",

@@ -37,7 +37,7 @@ def _planned(
         database=db.name,
         table=subject.name,
         kind=subject.lifecycle.kind,
-        column=None if subject.time is None else subject.time.name,
+        column=None if subject.time is None else f"{subject.time.name}",  # a plain str
         declared=subject.declared,
         window=subject.window,
         at_least=None if floor is None else floor.at_least,

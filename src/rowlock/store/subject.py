@@ -49,7 +49,7 @@ class Subject:
     @property
     def name(self) -> str:
         """The table's name, with its schema if it is declared with one."""
-        return self.table.fullname
+        return f"{self.table.fullname}"  # a plain str, of whatever kind the name is
 
     def in_keys(self, db: Database, keys: Sequence[Key]) -> ColumnElement[bool]:
         """The condition "is one of these rows"."""
