@@ -82,7 +82,7 @@ class JobTable:
         return self.add_rows([{**row, **columns}] * number)
 
     def add_rows(self, rows: Sequence[dict[str, Any]]) -> list[int]:
-        with self.db.engine().connect() as connection:
+        with self.db.engine().connect() as connection, self.db.transaction(connection):
             last = connection.execute(sa.select(sa.func.coalesce(sa.func.max(schema.job.c.id), 0))).scalar_one()
             for start in range(0, len(rows), 500):
                 connection.execute(schema.job.insert(), list(rows[start : start + 500]))
