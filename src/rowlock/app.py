@@ -12,7 +12,7 @@ from typing import Any, Never, Unpack, overload
 from rowlock import findings
 from rowlock.auditing import Audit
 from rowlock.binding import Async, Binding, Sync, async_connection, sync_connection
-from rowlock.collecting import groups_of
+from rowlock.collecting import groups_of, with_names_of
 from rowlock.databases import Configured, Target
 from rowlock.errors import DeclarationError, KitError, NotBuiltYet
 from rowlock.findings import Finding
@@ -20,6 +20,7 @@ from rowlock.hooks import HookDecorators
 from rowlock.model.durations import whole_ms
 from rowlock.model.group import Declarator, Jobs, groups
 from rowlock.model.job import In, Job
+from rowlock.model.lifecycle import dedupe_floor
 from rowlock.model.limits import DECLARING, QUEUE_BYTES, check_int, check_text, shown
 from rowlock.model.policy import DeclareOptions, JobOptions
 from rowlock.model.request import Enqueued, EnqueueRequest
@@ -136,17 +137,15 @@ class App(HookDecorators, Retaining):
             group.include_in(self)
 
     def adopt(self, jobs: Sequence[Job[Any, Any]]) -> None:
-        """Take jobs in, all or none; called by their group. Raises DeclarationError for a taken name or alias (J4)."""
+        """Take jobs in, all or none; called by their group.
+
+        Raises DeclarationError for a taken name or alias (J4), and a `dedupe_for` above the retention (E5, N4).
+        """
         with self._lock:
-            taken = dict(self._jobs)
+            taken = with_names_of(jobs, self._jobs)
             for job in jobs:
-                for name in job.names:
-                    other = taken.setdefault(name, job)
-                    if other is not job:
-                        raise DeclarationError(
-                            f"job {job.name!r} ({job.file}:{job.line}): the name or alias {shown(name)} is that of "
-                            f"{other.name!r} ({other.file}:{other.line}) already (J4); rename one of them"
-                        )
+                if job.dedupe_for:
+                    self.lifecycles.add_floor("rowlock_job", dedupe_floor(job.name, job.dedupe_for))
             self._jobs = taken
 
     def queue(self, name: str, *, workers: int | None = None, claim: Lease | None = None) -> None:
@@ -211,7 +210,7 @@ class App(HookDecorators, Retaining):
         db = databases.get(job.database)
         if db is None:
             raise DeclarationError(findings.not_configured(job, databases))
-        return db, enqueue.JobTarget(job.names, job.max_attempts, whole_ms(job.timeout))
+        return db, enqueue.JobTarget(job.names, job.max_attempts, whole_ms(job.timeout), whole_ms(job.dedupe_for))
 
     # --- the life cycle -----------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from rowlock.errors import DeclarationError, DeclarationTypeError
 from rowlock.model.group import Jobs
+from rowlock.model.job import Job
 from rowlock.model.limits import shown
 
 
@@ -58,3 +60,17 @@ def _groups_in(module: ModuleType) -> list[Jobs]:
             importlib.import_module(f"{module.__name__}.{each.name}") for each in pkgutil.iter_modules(module.__path__)
         ]
     return [value for each in modules for value in vars(each).values() if isinstance(value, Jobs)]
+
+
+def with_names_of(jobs: Sequence[Job[Any, Any]], there: Mapping[str, Job[Any, Any]]) -> dict[str, Job[Any, Any]]:
+    """Jobs by name and by alias, and these with them. Raises DeclarationError for a name that is taken (J4)."""
+    taken = dict(there)
+    for job in jobs:
+        for name in job.names:
+            other = taken.setdefault(name, job)
+            if other is not job:
+                raise DeclarationError(
+                    f"job {job.name!r} ({job.file}:{job.line}): the name or alias {shown(name)} is that of "
+                    f"{other.name!r} ({other.file}:{other.line}) already (J4); rename one of them"
+                )
+    return taken

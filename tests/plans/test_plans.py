@@ -32,6 +32,7 @@ NUMBERS = {
 }
 PAST, FUTURE = "'2020-01-01 00:00:00.000000'", "'2090-01-01 00:00:00.000000'"
 WAITING = "job = 'unknown' AND state = 'pending' AND priority = 1"
+CENTURY_MS = 3_155_760_000_000
 PAGES_OF_A_ROW = 5
 """PostgreSQL: the descent in an index, the heap, the entries of five indexes; a scan of an index reads thousands."""
 
@@ -60,6 +61,8 @@ def fill(engine: sa.Engine, number: int) -> None:
             rows(number // 5, "unknown", "pending", 0, FUTURE),
             rows(number, "a", "pending", 5, FUTURE),
             rows(number, "a", "succeeded", 100, PAST),
+            rows(number // 5, "a", "succeeded", 100, PAST, **{key: "'hot'"}),
+            rows(2_000, "a", "succeeded", 100, PAST, **{key: keyed}),
             rows(2_000, "a", "pending", 100, PAST, **{key: keyed}),
             rows(2_000, "b", "pending", 100, PAST),
             rows(600, "a", "running", 100, PAST, lease=FUTURE),
@@ -147,6 +150,14 @@ def every_hot_statement(db: Store, callers: sa.Engine) -> None:
                 f"find none of {keys}",
                 lambda conn, keys=nowhere: len(db.dialect.find_active(conn, ["a"], keys)) + len(keys),
             )
+            for wanted in (["hot", *there[1:]], nowhere):
+                judge(
+                    engine if family(engine) != "mysql" else own,  # there it is asked on a connection of Rowlock's own
+                    f"find recent {keys}",
+                    lambda conn, keys=wanted: (
+                        len(db.dialect.find_recent(conn, db, ["a"], keys, CENTURY_MS)) + len(keys)
+                    ),
+                )
             judge(
                 own,
                 f"look once for {keys}",

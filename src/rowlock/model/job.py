@@ -92,6 +92,7 @@ class Job(Generic[In, H]):
         self.lease: timedelta | None = policy.lease
         self.overrun: timedelta | None = policy.overrun
         self.transactional: bool = policy.transactional
+        self.dedupe_for: timedelta = policy.dedupe_for
         self.aliases: tuple[str, ...] = policy.aliases
         self.schedule: Schedule | None = policy.schedule
         self.wire: WireType[In] = inputs.present

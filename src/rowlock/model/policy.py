@@ -28,6 +28,7 @@ MAX_ATTEMPTS = 100
 TIMEOUT_MAX = timedelta(seconds=3600)
 LEASE_MIN = timedelta(milliseconds=100)
 LEASE_MAX = timedelta(milliseconds=7_200_000)
+DEDUPE_MAX = timedelta(days=3_650)
 Upgrade = Callable[[Any], Any]
 
 
@@ -55,6 +56,7 @@ class DeclareOptions(TypedDict, total=False):
     overrun: timedelta | float | None
     """1 ms..7,200 s: how long a handler past its deadline is waited for (R3); one lease if not given."""
     dedupe_for: timedelta | float
+    """0 (default)..3,650 d: so long from its creation a succeeded record still answers for its key (E5)."""
     transactional: bool
     """Run the handler inside a transaction that commits together with the settlement, or not at all (L8)."""
     executor: Literal["thread", "process"] | None
@@ -78,7 +80,6 @@ class JobOptions(DeclareOptions, total=False):
 # An option of the contract whose feature is not there is refused, never ignored (J1); these values ask for nothing.
 _NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "executor": (None, "thread"),
-    "dedupe_for": (0, timedelta(0)),
 }
 _OPTIONS = frozenset(get_type_hints(JobOptions)) - {"name"}
 
@@ -99,6 +100,7 @@ class Policy:
     overrun: timedelta | None
     transactional: bool
     schedule: Schedule | None
+    dedupe_for: timedelta
 
 
 def read_policy(options: Mapping[str, object], *, job: str, name: str, database: str) -> Policy:
@@ -144,6 +146,14 @@ def read_policy(options: Mapping[str, object], *, job: str, name: str, database:
         overrun=span("overrun", MILLISECOND, LEASE_MAX, "M2"),
         transactional=_flag(options.get("transactional", False), what=f"{job}: transactional"),
         schedule=read_schedule(options, job=job),
+        dedupe_for=check_span(
+            options.get("dedupe_for", 0),
+            what=f"{job}: dedupe_for",
+            low=timedelta(0),
+            high=DEDUPE_MAX,
+            rule="E5",
+            refuse=DECLARING,
+        ),
     )
 
 

@@ -33,6 +33,8 @@ class JobTarget(NamedTuple):
     names: tuple[str, ...]
     max_attempts: int
     timeout_ms: int
+    window_ms: int = 0
+    """For so long from its creation a succeeded record still answers for its key (E5)."""
 
 
 class Batch:
@@ -90,12 +92,19 @@ class Batch:
             if self._keyed.pop(key, None) is not None:
                 self._found[key] = (id_, State(state))
 
+    @property
+    def windowed(self) -> bool:
+        """Whether succeeded records answer for keys of this call."""
+        return self.target.window_ms > 0 and bool(self._keyed)
+
     # --- writing ------------------------------------------------------------------------------------------
 
-    def write(self, conn: Connection) -> None:
-        """Looks, inserts, and looks again until each record is found or made."""
+    def write(self, conn: Connection, *, looked: bool = False) -> None:
+        """Looks, unless somebody has just `looked`, inserts, and looks again until each record is found or made."""
         while not self.done:
-            self.look(conn)
+            if not looked:
+                self.look(conn)
+            looked = False
             self.insert(conn)
             self._refuse_late()
 
@@ -105,6 +114,15 @@ class Batch:
         if self._keyed:
             self._db.dialect.reserve_keys(conn, self._db, self.target.names[0], self.missing())
         self.write(conn)
+
+    def judge_outside(self, own: Connection, conn: Connection) -> DBAPIError | None:
+        """For a caller's transaction that is blind to what others commit: `_take_back` by a look on `own`."""
+        recent = self._recent(own, self._made_keys())
+        try:
+            self._take_back(conn, recent)
+        except DBAPIError as error:
+            return error
+        return None
 
     def join_in_turn(self, own: Connection, conn: Connection) -> DBAPIError | None:
         """`write` in a caller's transaction whose snapshot may be blind: the look is on a connection of Rowlock's own.
@@ -122,7 +140,8 @@ class Batch:
                         self.learn(dialect.find_own(conn, names, missing))
                     else:
                         self._learn_outside(conn, active)
-                        self._insert_keyed(conn)
+                        self.learn(self._recent(own, self.missing()))
+                        self._insert_keyed(conn, own)
                 except DBAPIError as error:
                     return error
             if active is None and len(self._keyed) == len(missing):
@@ -136,22 +155,50 @@ class Batch:
         self.learn([record for record in active if record[1] not in own])
 
     def look(self, conn: Connection) -> None:
-        """Looks for active records of the keys, without a lock."""
+        """Looks for active records of the keys, without a lock, and for succeeded ones that still answer (E5)."""
         if self._keyed:
             self.learn(self._db.dialect.find_active(conn, self.target.names, self.missing()))
+            self.learn(self._recent(conn, self.missing()))
 
     def insert(self, conn: Connection) -> None:
         """Inserts what is missing; a key that is taken after all stays missing."""
         for rows in _chunks(self._plain):
             self._make(conn, rows)
         self._plain = []
-        self._insert_keyed(conn)
+        self._insert_keyed(conn, conn)
 
-    def _insert_keyed(self, conn: Connection) -> None:
+    def _insert_keyed(self, conn: Connection, looks: Connection) -> None:
         # Keys in one order everywhere, so that two batches can not wait for each other in a circle.
         for rows in _chunks([self._keyed[key] for key in self.missing()]):
             self._make(conn, rows)
-        self._keyed = {key: row for key, row in self._keyed.items() if row.nonce not in self._ids}
+        made = [key for key, row in self._keyed.items() if row.nonce in self._ids]
+        for key in made:
+            del self._keyed[key]
+        self._take_back(conn, self._recent(looks, made))
+
+    # --- succeeded records that still answer (E5) ---------------------------------------------------------
+
+    def _recent(self, conn: Connection, keys: Sequence[str]) -> Sequence[tuple[str, int, str]]:
+        if not self.target.window_ms or not keys:
+            return ()
+        return self._db.dialect.find_recent(conn, self._db, self.target.names, keys, self.target.window_ms)
+
+    def _take_back(self, conn: Connection, recent: Sequence[tuple[str, int, str]]) -> None:
+        """Takes back records whose key turned out to be answered for, by a look after they were inserted.
+
+        Between a look and an insert a record can come, run and succeed. Once a row of ours has the key nobody else's
+        is active, so that a look behind the insert, in the same transaction, misses none that has succeeded.
+        """
+        if not recent:
+            return
+        ours = {row.key: row.nonce for row in self._rows if row.nonce in self._ids}
+        again = [(key, id_, state) for key, id_, state in recent if key in ours]
+        self._delete(conn, [self._ids.pop(ours[key]) for key, _, _ in again])
+        for key, id_, state in again:
+            self._found[key] = (id_, State(state))
+
+    def _made_keys(self) -> list[str]:
+        return sorted(row.key for row in self._rows if row.key is not None and row.nonce in self._ids)
 
     def _make(self, conn: Connection, rows: Sequence[Row]) -> None:
         self._ids |= dict(self._db.dialect.insert(conn, self._db, rows))
@@ -162,13 +209,15 @@ class Batch:
 
     def undo(self, conn: Connection) -> None:
         """Takes back what was made in a caller's transaction."""
-        ids = list(self._ids.values())
         try:
-            for start in range(0, len(ids), CHUNK):
-                in_ids = self._db.dialect.in_ids(ids[start : start + CHUNK])
-                conn.exec_driver_sql(f"DELETE FROM rowlock_job WHERE id {in_ids}")
+            self._delete(conn, list(self._ids.values()))
         except DBAPIError:
             return  # the transaction has failed as a whole, and nothing of it will stay
+
+    def _delete(self, conn: Connection, ids: Sequence[int]) -> None:
+        for start in range(0, len(ids), CHUNK):
+            in_ids = self._db.dialect.in_ids(ids[start : start + CHUNK])
+            conn.exec_driver_sql(f"DELETE FROM rowlock_job WHERE id {in_ids}")
 
     def _refuse_late(self) -> None:
         if self._keyed and time.monotonic() >= self._deadline:

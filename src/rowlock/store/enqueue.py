@@ -62,9 +62,14 @@ def enqueue_joined(
     batch = Batch(db, target, requests)
     with _callers(db):
         check_same(conn, db)
+        if batch.windowed and db.dialect.commits_each(conn):
+            return enqueue(db, target, requests)  # there nothing could be taken back
         try:
             if not db.dialect.looks_outside:
+                judge = batch.windowed and db.dialect.is_blind(conn)
                 batch.join(conn)
+                if judge:
+                    _raised(db.run(_judge, batch, conn))
             else:
                 if batch.missing():
                     _raised(db.run(_in_turn, batch, conn))
@@ -83,9 +88,15 @@ async def aenqueue_joined(
     batch = Batch(db, target, requests)
     with _callers(db):
         await acheck_same(conn, db)
+        if batch.windowed and await conn.run_sync(db.dialect.commits_each):
+            return await aenqueue(db, target, requests)
         try:
             if not db.dialect.looks_outside:
+                judge = batch.windowed and await conn.run_sync(db.dialect.is_blind)
                 await conn.run_sync(batch.join)
+                if judge:
+                    assert conn.sync_connection is not None
+                    _raised(await db.aread(_judge, batch, conn.sync_connection))
             else:
                 if batch.missing():
                     assert conn.sync_connection is not None
@@ -99,12 +110,21 @@ async def aenqueue_joined(
 
 
 def _own(conn: Connection, db: Database, batch: Batch) -> None:
-    if batch.size == 1:
+    looked = batch.windowed
+    if batch.size == 1 and not looked:
         batch.write(conn)
         return
     batch.forget()
+    if looked:  # a duplicate is found without a transaction, and the rest needs one
+        batch.look(conn)
+        if batch.done:
+            return
     with db.transaction(conn):
-        batch.write(conn)
+        batch.write(conn, looked=looked)
+
+
+def _judge(own: Connection, db: Database, batch: Batch, caller: Connection) -> DBAPIError | None:
+    return batch.judge_outside(own, caller)
 
 
 def _in_turn(own: Connection, db: Database, batch: Batch, caller: Connection) -> DBAPIError | None:

@@ -105,8 +105,10 @@ class Lifecycles:
         for _, declared in self._of_table(name):
             refuse_below(name, declared.subject.window, [floor])
         if name in OWN:  # nobody can declare it longer in code, so an override that was accepted counts
-            floors = [*self._floors.get(name, ()), floor]
-            refuse_below(name, overridden(name, OWN[name].window, self._overrides.get(name), floors)[0], [floor])
+            text, before = self._overrides.get(name), self._floors.get(name, [])
+            windows = (overridden(name, OWN[name].window, text, floors)[0] for floors in (before, [*before, floor]))
+            # The longer of the two: an override that falls short of this floor too is what was asked for.
+            refuse_below(name, max((span for span in windows if span is not None), default=None), [floor])
         self._floors.setdefault(name, []).append(floor)
 
     def guard(self, given: object, guard: Guard) -> None:

@@ -5,9 +5,8 @@ A hook gets a `Connection` that is already in the right mode (see `Database.run`
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,6 +15,7 @@ from sqlalchemy import ColumnElement, Executable, literal, text
 from sqlalchemy.engine import URL, Connection
 
 from rowlock.store.dialects.aging import Aging
+from rowlock.store.dialects.keys import KeyHooks
 from rowlock.store.dialects.pooler import ThroughPooler
 from rowlock.store.dialects.values import (
     CLAIMED_COLUMNS,
@@ -46,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Dialect(ThroughPooler, ABC):
+class Dialect(KeyHooks, ThroughPooler):
     """The hooks. One instance a process and kind of database; it keeps no state of a connection."""
 
     name: ClassVar[str]
@@ -193,54 +193,6 @@ class Dialect(ThroughPooler, ABC):
         rows = ", ".join(f"({id_}, {self.callers_now(db)}, :by)" for id_ in ids)
         statement = f"INSERT INTO rowlock_cancel (id, asked_at, asked_by) VALUES {rows} ON CONFLICT (id) DO NOTHING"
         conn.execute(text(statement), {"by": by} | db.now_params())
-
-    # --- enqueueing ---------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
-        """Inserts job rows; rows whose key is taken are left out. Answers what was made, with its nonces."""
-
-    @abstractmethod
-    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
-        """(key, id, state) of the pending and running records of these jobs and keys, without a lock (E4)."""
-
-    looks_outside: ClassVar[bool] = False
-    """A caller's snapshot can be blind to committed records here, so keys are looked up on a connection of
-    Rowlock's own before a caller's transaction is touched (`look_outside`)."""
-
-    def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
-        """In a caller's transaction, before inserting: waits, bounded, for uncommitted enqueues of these keys.
-
-        Raises `EnqueueBusy`, and leaves the transaction usable.
-        """
-
-    def look_outside(
-        self, conn: Connection, db: Database, jobs: Sequence[str], keys: Sequence[str]
-    ) -> list[tuple[str, int, str]]:
-        """`find_active` on a connection of Rowlock's own, having waited, bounded, for uncommitted enqueues."""
-        return self.find_active(conn, jobs, keys)
-
-    def look_once(
-        self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]
-    ) -> list[tuple[str, int, str]] | None:
-        """`look_outside` without waiting: None if an enqueue of one of the keys is not committed yet."""
-        return self.find_active(conn, jobs, keys)
-
-    def find_own(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
-        """`find_active` for what the caller's own transaction made. Waits for nobody, in whatever isolation."""
-        return self.find_active(conn, jobs, keys)
-
-    @contextmanager
-    def keys_in_turn(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> Generator[None]:
-        """Where looks are outside: of those that look and then insert one of these keys, one at a time.
-
-        Held on a connection of Rowlock's own. Raises `EnqueueBusy`.
-        """
-        yield
-
-    def place(self, conn: Connection) -> object:
-        """What tells, by one cheap look, whether a caller's session still leads to the tables that it led to (E3)."""
-        return None
 
     # --- programs and what they know (S7) ---------------------------------------------------------------
 

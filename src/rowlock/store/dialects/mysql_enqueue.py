@@ -16,6 +16,7 @@ from rowlock.errors import EnqueueBusy, EnqueueValueError
 from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects.base import Dialect, Inserted, Row
+from rowlock.store.dialects.mysql_claim import run
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 500
 """In one list: MariaDB makes a longer one a table to join with, and then may read, and lock, the whole table."""
+MOST_PROBES = 50
+"""Of the last record of a key, in one statement."""
 
 
 class EnqueueHooks(Dialect):
@@ -105,6 +108,18 @@ class EnqueueHooks(Dialect):
                 tuple(active),
             )
             # Not the text of the key: a session of an older character set answers question marks.
+            found += [(server.key_of(row[0]), row[1], row[2]) for row in rows]
+        return found
+
+    def find_recent(
+        self, conn: Connection, db: Database, jobs: Sequence[str], keys: Sequence[str], window_ms: int
+    ) -> list[tuple[str, int, str]]:
+        wanted = [server.active_key(job, key) for job in jobs for key in keys]
+        found: list[tuple[str, int, str]] = []
+        for start in range(0, len(wanted), MOST_PROBES):
+            part = wanted[start : start + MOST_PROBES]
+            params = {f"key{n}": value for n, value in enumerate(part)} | {"window_ms": window_ms}
+            rows = run(conn, sql.find_recent(len(part), self.now(db)), params | db.now_params())
             found += [(server.key_of(row[0]), row[1], row[2]) for row in rows]
         return found
 

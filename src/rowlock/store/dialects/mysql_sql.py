@@ -236,6 +236,20 @@ def insert(rows: Sequence[Row], now: str, to_db: Callable[[Any], Any]) -> tuple[
     return _COLUMNS + ", ".join(values), params
 
 
+@lru_cache(maxsize=128)
+def find_recent(keys: int, now: str) -> str:
+    """A probe for each key: one list of them would be read whole, with every record that each has had."""
+    probes = " UNION ALL ".join(
+        f"(SELECT done_key, id, state, created_at FROM rowlock_job FORCE INDEX (rowlock_job_done_key)"
+        f" WHERE done_key = :key{n} ORDER BY created_at DESC LIMIT 1)"
+        for n in range(keys)
+    )
+    return (
+        f"SELECT done_key, id, state FROM ({probes}) AS last"
+        f" WHERE created_at > {now} - INTERVAL :window_ms * 1000 MICROSECOND"
+    )
+
+
 def is_ascii(params: Mapping[str, Any]) -> bool:
     """Whether every character set has these values' characters, and at one place."""
     return all(value.isascii() for value in params.values() if isinstance(value, str))

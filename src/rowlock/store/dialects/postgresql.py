@@ -222,6 +222,16 @@ class PostgreSQL(Dialect):
         rows = fetch(conn, _statement(sql.FIND_ACTIVE), {"jobs": list(jobs), "keys": list(keys)})
         return [(row[0], row[1], row[2]) for row in rows]
 
+    def find_recent(
+        self, conn: Connection, db: Database, jobs: Sequence[str], keys: Sequence[str], window_ms: int
+    ) -> list[tuple[str, int, str]]:
+        params = {"jobs": list(jobs), "keys": list(keys), "window_ms": window_ms} | db.now_params()
+        rows = fetch(conn, _statement(sql.find_recent(self.now(db))), params)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def is_blind(self, conn: Connection) -> bool:
+        return conn.get_isolation_level() in {"REPEATABLE READ", "SERIALIZABLE"}
+
     def reserve_keys(self, conn: Connection, db: Database, job: str, keys: Sequence[str]) -> None:
         if not db.in_transaction(conn):  # Rowlock's own: its waits end at a bound, and nothing of a caller's with them
             sql.reserve_keys(conn, job, keys, db.wait_ms)

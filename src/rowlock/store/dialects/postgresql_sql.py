@@ -229,6 +229,18 @@ SELECT found.key, found.id, found.state
 """A probe for each key. With `key = ANY(…)` and old statistics all keys of the job are read, and then compared."""
 
 
+@lru_cache(maxsize=4)
+def find_recent(now: str) -> str:
+    return f"""
+SELECT found.key, found.id, found.state
+  FROM unnest(CAST(:jobs AS text[])) AS j(job) CROSS JOIN unnest(CAST(:keys AS text[])) AS k(key)
+ CROSS JOIN LATERAL (
+   SELECT t.key, t.id, t.state, t.created_at FROM rowlock_job t
+    WHERE t.job = j.job AND t.key = k.key AND t.state = 'succeeded' AND t.key IS NOT NULL
+    ORDER BY t.created_at DESC LIMIT 1) found
+ WHERE found.created_at > {now} - CAST(:window_ms AS bigint) * interval '1 millisecond'"""
+
+
 def reserve_keys(conn: Connection, job: str, keys: Sequence[str], wait_ms: int) -> None:
     """Takes a transaction-scoped advisory lock on each key, polling up to the bound.
 

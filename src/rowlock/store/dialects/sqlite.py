@@ -18,7 +18,8 @@ from rowlock.store.dialects import scan, sqlite_file
 from rowlock.store.dialects import sqlite_sql as sql
 from rowlock.store.dialects import sqlite_texts as texts
 from rowlock.store.dialects.aging import Aging, SQLiteAging
-from rowlock.store.dialects.base import PARAMETERS, Claimed, Dialect, Inserted, Level, Row, Source, driver_error
+from rowlock.store.dialects.base import PARAMETERS, Claimed, Level, Source, driver_error
+from rowlock.store.dialects.sqlite_enqueue import EnqueueHooks
 from rowlock.store.dialects.values import Looking
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MANY = 8
 """From so many records on, an update that finds all of them held is cheaper than to ask first which ones are."""
 
 
-class SQLite(Dialect):
+class SQLite(EnqueueHooks):
     """SQLite 3.35 and newer, in files."""
 
     name: ClassVar[str] = "sqlite"
@@ -229,39 +230,6 @@ class SQLite(Dialect):
     def skip_locked(self) -> str:
         return ""
 
-    # --- enqueueing ---------------------------------------------------------------------------------------
-
-    def insert(self, conn: Connection, db: Database, rows: Sequence[Row]) -> list[Inserted]:
-        now = db.clock.host_now()
-        at = sql.to_text(now)
-        params = [(*row[:6], _due(row, now, at), *row[8:12], at) for row in rows]
-        if len(rows) == 1:
-            made = conn.exec_driver_sql(sql.INSERT_ONE, params[0]).first()
-            return [] if made is None else [Inserted(made[0], made[1])]
-        before = conn.exec_driver_sql("SELECT coalesce(max(id), 0) FROM rowlock_job").scalar_one()
-        conn.exec_driver_sql(sql.INSERT, params)
-        if rows[0].key is None and getattr(conn.connection.dbapi_connection, "in_transaction", False):
-            last = conn.exec_driver_sql("SELECT last_insert_rowid()").scalar_one()
-            first = last - len(rows) + 1  # one writer: what a transaction inserts at once is consecutive
-            return [Inserted(row.nonce, first + n) for n, row in enumerate(rows)]
-        # In autocommit mode another process's rows may stand between these.
-        mine = {row.nonce for row in rows}
-        made_rows = conn.exec_driver_sql("SELECT token, id FROM rowlock_job WHERE id > ?", (before,))
-        return [Inserted(row[0], row[1]) for row in made_rows if row[0] in mine]
-
-    def find_active(self, conn: Connection, jobs: Sequence[str], keys: Sequence[str]) -> list[tuple[str, int, str]]:
-        found: list[tuple[str, int, str]] = []
-        for start in range(0, len(keys), 500):
-            part = keys[start : start + 500]
-            marks = [",".join("?" * len(jobs)), ",".join("?" * len(part))]
-            rows = conn.exec_driver_sql(
-                f"SELECT key, id, state FROM rowlock_job WHERE job IN ({marks[0]}) AND key IN ({marks[1]})"
-                " AND state IN ('pending', 'running') AND key IS NOT NULL",
-                (*jobs, *part),
-            )
-            found += [(row[0], row[1], row[2]) for row in rows]
-        return found
-
     # --- programs -----------------------------------------------------------------------------------------
 
     def pending_pairs(self, conn: Connection) -> list[tuple[str, str, str]]:
@@ -304,9 +272,3 @@ class SQLite(Dialect):
     def is_statement_fault(self, error: BaseException) -> bool:
         name = getattr(driver_error(error), "sqlite_errorname", "")
         return name in {"SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_RANGE"}
-
-
-def _due(row: Row, now: datetime, now_text: str) -> str:
-    if row.delay_ms is not None:
-        return sql.to_text(now + timedelta(milliseconds=row.delay_ms))
-    return now_text if row.run_at is None or (row.run_at <= now and not row.exact) else sql.to_text(row.run_at)

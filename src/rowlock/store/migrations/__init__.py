@@ -25,11 +25,12 @@ from rowlock.store.migrations.step0003 import STEP as STEP_3
 from rowlock.store.migrations.step0004 import STEP as STEP_4
 from rowlock.store.migrations.step0005 import STEP as STEP_5
 from rowlock.store.migrations.step0006 import STEP as STEP_6
+from rowlock.store.migrations.step0007 import STEP as STEP_7
 
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
-STEPS: tuple[Step, ...] = (STEP_1, STEP_2, STEP_3, STEP_4, STEP_5, STEP_6)
+STEPS: tuple[Step, ...] = (STEP_1, STEP_2, STEP_3, STEP_4, STEP_5, STEP_6, STEP_7)
 LEVEL = STEPS[-1].number
 """The schema level that this library makes and needs."""
 
@@ -82,11 +83,10 @@ def _upgrade(conn: Connection, db: Database) -> list[str]:
 
 
 def _make(conn: Connection, db: Database, step: Step) -> list[str]:
-    there = _objects(conn)
-    missing = [(name, ddl) for name, ddl in db.dialect.ddl(conn, step).items() if name not in there]
-    for _, ddl in missing:
+    missing = _missing(conn, db, step)
+    for ddl in missing.values():
         conn.exec_driver_sql(ddl)
-    return [name for name, _ in missing]
+    return list(missing)
 
 
 def verify(conn: Connection, db: Database) -> str:
@@ -115,8 +115,7 @@ def check(conn: Connection, db: Database) -> list[str]:
     problems = [
         f"{name} is missing in {where(db)}; run `rowlock migrate`"
         for step in STEPS
-        for name in db.dialect.ddl(conn, step)
-        if name not in there
+        for name in _missing(conn, db, step)
     ]
     inspector = inspect(conn)
     problems += _other_indexes(conn, db)
@@ -154,6 +153,14 @@ def _other_indexes(conn: Connection, db: Database) -> list[str]:
                         f"{made[2]} in {where(db)} is another index than Rowlock's; drop it, and run `rowlock migrate`"
                     )
     return problems
+
+
+def _missing(conn: Connection, db: Database, step: Step) -> dict[str, str]:
+    """What is not there of a step's objects; a column that a step adds is named `table.column`."""
+    there, wanted = _objects(conn), db.dialect.ddl(conn, step)
+    for table in {name.partition(".")[0] for name in wanted if "." in name} & there:
+        there |= {f"{table}.{column['name']}" for column in inspect(conn).get_columns(table)}
+    return {name: ddl for name, ddl in wanted.items() if name not in there}
 
 
 def _objects(conn: Connection) -> set[str]:
