@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -27,8 +28,15 @@ UNSETTLED = {
 LIMIT_S = 300
 
 
-def bare(place: Place, drivers: Path, *, records: int, slots: int, loop: str) -> float:
-    """Records a second of the hand-written loop."""
+class Run(NamedTuple):
+    """Records a second, and microseconds of the worker's own CPU a record (None where that can not be read)."""
+
+    rate: float
+    cpu_us: float | None
+
+
+def bare(place: Place, drivers: Path, *, records: int, slots: int, loop: str) -> Run:
+    """The hand-written loop."""
     bare_place = _bare_place(place)
     driver = [sys.executable, str(drivers / BARE[place.kind])]
     env = {**os.environ, **place.env}
@@ -45,8 +53,8 @@ def bare(place: Place, drivers: Path, *, records: int, slots: int, loop: str) ->
     return _measure([*driver, *arguments], env, drivers, bare_place, count, records)
 
 
-def rowlock(place: Place, *, records: int, slots: int, loop: str) -> float:
-    """Records a second of Rowlock."""
+def rowlock(place: Place, *, records: int, slots: int, loop: str) -> Run:
+    """Rowlock."""
     app, noop = program.application(place.url, slots)
     app.migrate()
     place.execute("DELETE FROM rowlock_job")
@@ -66,32 +74,47 @@ def _bare_place(place: Place) -> Place:
     return place
 
 
-def _measure(command: list[str], env: dict[str, str], cwd: Path, place: Place, count: str, records: int) -> float:
+def _measure(command: list[str], env: dict[str, str], cwd: Path, place: Place, count: str, records: int) -> Run:
     with tempfile.NamedTemporaryFile("r", suffix=".events") as events:
         env = {**env, "BENCH_EVENTS": events.name, "BENCH_TARGET": str(records)}
         process = subprocess.Popen(command, env=env, cwd=cwd, stderr=subprocess.PIPE)
         try:
-            begun = _until_all_called(process, Path(events.name))
+            begun = _until(process, Path(events.name), "first")
+            cpu = _cpu_s(process.pid)
+            _until(process, Path(events.name), "all")
             engine = place.engine()
             with engine.connect() as conn:
                 while conn.execute(sa.text(count)).scalar_one():
                     time.sleep(0.01)
             ended = time.time()
+            used = _cpu_s(process.pid)
             engine.dispose()
         finally:
             process.kill()
-            process.wait()
-    return records / (ended - begun)
+            process.communicate()
+    return Run(records / (ended - begun), None if cpu is None or used is None else (used - cpu) / records * 1e6)
 
 
-def _until_all_called(process: subprocess.Popen[bytes], events: Path) -> float:
+def _cpu_s(pid: int) -> float | None:
+    """The CPU time of all threads so far, by Linux' scheduler; on a shared machine it scatters less than the clock."""
+    try:
+        return (
+            sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def _until(process: subprocess.Popen[bytes], events: Path, event: str) -> float:
+    """When the worker wrote this event down."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        seen = {line["ev"]: line["t"] for line in map(json.loads, events.read_text().splitlines())}
-        if "all" in seen:
-            return float(seen["first"])
+        written = events.read_text().splitlines(keepends=True)
+        seen = {line["ev"]: line["t"] for line in map(json.loads, filter(lambda line: line.endswith("\n"), written))}
+        if event in seen:
+            return float(seen[event])
         if process.poll() is not None:
             assert process.stderr is not None
             raise SystemExit(f"the worker ended early:\n{process.stderr.read().decode()}")
-        time.sleep(0.01)
+        time.sleep(0.005)
     raise SystemExit(f"the worker did not get through within {LIMIT_S} s")

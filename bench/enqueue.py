@@ -10,10 +10,11 @@ from typing import Any
 from bench import program
 from bench.places import Place
 
-BATCH = 10_000
+BATCH = 1_000
+"""Rows of one bare insert."""
 
 
-def measure(place: Place, singles: int) -> dict[str, float]:
+def measure(place: Place, singles: int, many: int) -> dict[str, float]:
     """Seconds a record: bare and Rowlock, in turn, the better of three rounds each."""
     app, noop = program.application(place.url)
     app.migrate()
@@ -24,13 +25,13 @@ def measure(place: Place, singles: int) -> dict[str, float]:
         for round_ in range(3):
             for name, records, call in (
                 ("bare", singles, lambda: [insert(n) for n in range(singles)]),
-                ("single", singles, lambda: [noop.enqueue(program.Input(n)) for n in range(singles)]),
+                ("sync", singles, lambda: [noop.enqueue(program.Input(n)) for n in range(singles)]),
                 ("async", singles, lambda: asyncio.run(_async(app, noop, singles))),
                 ("keyed", singles, lambda r=round_: [
                     noop.enqueue(program.Input(n), key=f"{r}.{n}") for n in range(singles)
                 ]),
-                ("bare many", BATCH, lambda: insert_many(BATCH)),
-                ("many", BATCH, lambda: noop.enqueue_many([program.Input(n) for n in range(BATCH)])),
+                ("bare many", many, lambda: insert_many(many)),
+                ("many", many, lambda: noop.enqueue_many([program.Input(n) for n in range(many)])),
             ):  # fmt: skip
                 begun = time.perf_counter()
                 call()
@@ -63,8 +64,8 @@ def _postgresql(place: Place) -> tuple[Callable[[int], Any], Callable[[int], Any
     many = f"INSERT INTO rowlock_job ({_COLUMNS}) SELECT {constants} FROM unnest(%s::text[]) p"
 
     def batch(records: int) -> None:
-        for start in range(0, records, 1_000):
-            conn.execute(many, ([f'{{"n":{n}}}' for n in range(start, start + 1_000)],))
+        for start in range(0, records, BATCH):
+            conn.execute(many, ([f'{{"n":{n}}}' for n in range(start, min(start + BATCH, records))],))
 
     return (lambda n: conn.execute(one, _values(n))), batch, conn.close
 
@@ -78,9 +79,9 @@ def _sqlite(place: Place) -> tuple[Callable[[int], Any], Callable[[int], Any], C
     one = f"INSERT INTO rowlock_job ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
     def batch(records: int) -> None:
-        for start in range(0, records, 1_000):
+        for start in range(0, records, BATCH):
             conn.execute("BEGIN IMMEDIATE")
-            conn.executemany(one, [_values(n) for n in range(start, start + 1_000)])
+            conn.executemany(one, [_values(n) for n in range(start, min(start + BATCH, records))])
             conn.execute("COMMIT")
 
     return (lambda n: conn.execute(one, _values(n))), batch, conn.close
@@ -104,9 +105,9 @@ def _mariadb(place: Place) -> tuple[Callable[[int], Any], Callable[[int], Any], 
     one = head + row
 
     def batch(records: int) -> None:
-        for start in range(0, records, 1_000):
-            rows = [value for n in range(start, start + 1_000) for value in _values(n)]
-            cursor.execute(head + ", ".join([row] * 1_000), rows)
+        for start in range(0, records, BATCH):
+            rows = [value for n in range(start, min(start + BATCH, records)) for value in _values(n)]
+            cursor.execute(head + ", ".join([row] * min(BATCH, records - start)), rows)
 
     return (lambda n: cursor.execute(one, _values(n))), batch, conn.close
 

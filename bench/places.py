@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-NAME = "rowlock_bench"
+NAME = f"rowlock_bench_{os.getpid()}"
 DEFAULTS = {
     "postgresql": os.environ.get("ROWLOCK_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres"),
     "mariadb": os.environ.get(
@@ -43,7 +43,7 @@ class Place:
 
 
 @contextmanager
-def place(kind: str) -> Iterator[Place]:
+def place(kind: str) -> Generator[Place]:
     """An empty database of this kind, gone afterwards. Raises what the driver raises if there is none."""
     if kind == "sqlite":
         folder = Path(tempfile.mkdtemp(prefix="rowlock-bench-"))
