@@ -82,7 +82,7 @@ def _carry_out(conn: Connection, db: Database, loose: Sequence[int], there: set[
         return []
     queue = db.dialect.quoted("queue")
     statement = (
-        f"SELECT id, job, {queue}, attempt, state, error_category FROM rowlock_job"
+        f"SELECT id, job, {queue}, attempt, state, error_category FROM rowlock_job {db.dialect.looking.by_id}"
         f" WHERE id {in_ids(ids)} AND NOT {_held(db)} {skip}"
     )
     rows = fetch(conn, text(statement), db.now_params())
@@ -90,7 +90,8 @@ def _carry_out(conn: Connection, db: Database, loose: Sequence[int], there: set[
     if ending:
         # A late holder must not take this for its own settlement (L1); whoever settled, and lost the answer, must.
         change = (
-            "UPDATE rowlock_job SET token = CASE WHEN state = 'running' THEN NULL ELSE token END,"
+            f"UPDATE rowlock_job {db.dialect.looking.by_id}"
+            " SET token = CASE WHEN state = 'running' THEN NULL ELSE token END,"
             f" {AS_CANCELLED.format(now=db.dialect.now(db))} WHERE id {in_ids([row.id for row in ending])}"
         )
         conn.execute(text(change), db.now_params())

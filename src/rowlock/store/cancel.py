@@ -161,11 +161,16 @@ def _locked(conn: Connection, db: Database, ids: set[int]) -> States:
     if not ids:
         return {}
     condition = f"id {db.dialect.in_ids(sorted(ids))} ORDER BY id {db.dialect.skip_locked()}"
-    return {row[0]: row[1] for row in fetch(conn, text(f"SELECT id, state FROM rowlock_job WHERE {condition}"))}
+    return {
+        row[0]: row[1]
+        for row in fetch(conn, text(f"SELECT id, state FROM rowlock_job {db.dialect.looking.by_id} WHERE {condition}"))
+    }
 
 
 def _end(conn: Connection, db: Database, ids: Sequence[int]) -> int:
     """They are locked by this transaction, so the clock is read after the locks (L2). Answers how many it were."""
     change = AS_CANCELLED.format(now=db.dialect.callers_now(db))
     condition = f"id {db.dialect.in_ids(ids)} AND {db.dialect.is_still(JOBS, 'pending')}"
-    return conn.execute(text(f"UPDATE rowlock_job SET {change} WHERE {condition}"), db.now_params()).rowcount
+    return conn.execute(
+        text(f"UPDATE rowlock_job {db.dialect.looking.by_id} SET {change} WHERE {condition}"), db.now_params()
+    ).rowcount

@@ -196,7 +196,7 @@ def _rows(conn: Connection, change: Change, ids: list[int], *, lock: bool) -> li
     """Those that can be changed still, locked if so wanted."""
     dialect = change.db.dialect
     columns = ", ".join(dialect.quoted(name) for name in _COLUMNS)
-    still = " OR ".join(dialect.is_still(JOBS, state) for state in change.states)
-    statement = f"SELECT {columns} FROM rowlock_job WHERE id {dialect.in_ids(ids)} AND ({still}) ORDER BY id"
+    still, hint = dialect.is_still(JOBS, *change.states), dialect.looking.by_id if lock else ""
+    statement = f"SELECT {columns} FROM rowlock_job {hint} WHERE id {dialect.in_ids(ids)} AND {still} ORDER BY id"
     rows = fetch(conn, text(f"{statement} {dialect.skip_locked() if lock else ''}"))
     return [(row.id, change.names(row), row.key) for row in rows if not change.why_not(row)]

@@ -128,7 +128,8 @@ def _pages(
 def _lock(conn: Connection, db: Database, shape: QueueShape, ids: list[int], condition: str) -> list[Any]:
     columns = ", ".join(_q(db, shape.column(role)) for role in ("id", "job", "group", "attempt", "max_attempts"))
     statement = text(
-        f"SELECT {columns} FROM {_q(db, shape.table)} WHERE {_q(db, shape.column('id'))} {db.dialect.in_ids(ids)}"
+        f"SELECT {columns} FROM {_q(db, shape.table)} {db.dialect.looking.by_id}"
+        f" WHERE {_q(db, shape.column('id'))} {db.dialect.in_ids(ids)}"
         f" AND {condition} {db.dialect.skip_locked()}"
     )
     return list(conn.execute(statement, db.now_params()).all())
@@ -147,8 +148,9 @@ def _move(
         error = _q(db, shape.column("error_category"))
         changes += [f"{c['finished_at']} = {db.dialect.now(db)}", f"{error} = '{category}'"]
     statement = text(
-        f"UPDATE {_q(db, shape.table)} SET {', '.join(changes)}"
-        f" WHERE {c['id']} {db.dialect.in_ids([row[0] for row in rows])} AND {c['state']} IN ('pending', 'running')"
+        f"UPDATE {_q(db, shape.table)} {db.dialect.looking.by_id} SET {', '.join(changes)}"
+        f" WHERE {c['id']} {db.dialect.in_ids([row[0] for row in rows])}"
+        f" AND {db.dialect.is_still(shape, 'pending', 'running')}"
     )
     conn.execute(statement, db.now_params())
 

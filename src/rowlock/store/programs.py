@@ -123,8 +123,8 @@ def _block(
             return []
         conn.execute(
             text(
-                f"UPDATE rowlock_job SET state = 'blocked', error_category = '{category}', error_class = NULL,"
-                f" error_summary = NULL, finished_at = {db.dialect.now(db)}"
+                f"UPDATE rowlock_job {db.dialect.looking.by_id} SET state = 'blocked', error_category = '{category}',"
+                f" error_class = NULL, error_summary = NULL, finished_at = {db.dialect.now(db)}"
                 f" WHERE id {db.dialect.in_ids([row[0] for row in rows])} AND {db.dialect.is_still(JOBS, 'pending')}"
             ),
             db.now_params(),

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from typing_extensions import override
 
 from rowlock.model.outcome import State
+from rowlock.model.table import JOBS
 from rowlock.store.audit import Action
 from rowlock.store.change import Change
 from rowlock.store.release import Program
@@ -64,8 +65,7 @@ class Purge(_OfDeadLetters):
     def apply(self, conn: Connection, rows: Sequence[Row], held: Holders, *, dry_run: bool) -> Batch:
         ids = [row[0] for row in rows]
         if ids and not dry_run:
-            dead_letters = ", ".join(f"'{state}'" for state in DEAD_LETTERS)
-            conn.execute(
-                text(f"DELETE FROM rowlock_job WHERE id {self.db.dialect.in_ids(ids)} AND state IN ({dead_letters})")
-            )
+            dialect = self.db.dialect
+            still = dialect.is_still(JOBS, *DEAD_LETTERS)
+            conn.execute(text(f"DELETE FROM rowlock_job WHERE id {dialect.in_ids(ids)} AND {still}"))
         return Batch(ids, {}, {})

@@ -14,6 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from rowlock.model.outcome import State
+from rowlock.model.table import JOBS
 from rowlock.store.asked import asked, forget
 from rowlock.store.freed import freed
 from rowlock.store.operate import Operation, Step
@@ -30,8 +32,8 @@ UNSEEN = 0
 """A holder that is there and can not be seen: the transaction that makes it has not ended."""
 
 _BACK = (
-    "UPDATE rowlock_job SET state = 'pending', run_at = {now}, finished_at = NULL, lease = NULL, {more}"
-    " WHERE id {ids} AND state IN ('blocked', 'dead')"
+    "UPDATE rowlock_job {hint} SET state = 'pending', run_at = {now}, finished_at = NULL, lease = NULL, {more}"
+    " WHERE id {ids} AND {still}"
 )
 
 
@@ -119,8 +121,10 @@ class Revival:
     def _update(self, conn: Connection, rows: Sequence[Row]) -> bool:
         """False: the key of one of them is taken after all, or is just being taken; nothing was changed."""
         dialect = self._db.dialect
-        ids = dialect.in_ids([row[0] for row in rows])
-        statement = _BACK.format(now=dialect.callers_now(self._db), ids=ids, more=self._more)
+        ids, still = dialect.in_ids([row[0] for row in rows]), dialect.is_still(JOBS, State.BLOCKED, State.DEAD)
+        statement = _BACK.format(
+            now=dialect.callers_now(self._db), ids=ids, still=still, more=self._more, hint=dialect.looking.by_id
+        )
         try:
             with _savepoint(conn, self._db):
                 conn.execute(text(statement), self._db.now_params())

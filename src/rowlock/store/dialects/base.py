@@ -32,6 +32,7 @@ from rowlock.store.dialects.values import (
     is_cancelled,
     lease_of,
     not_paused,
+    one_of,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLAIMED_COLUMNS", "PARAMETERS", "Branch", "Claimed", "Dialect", "Hold", "Inserted", "Level", "Row", "Source",
-    "driver_error", "fetch", "is_cancelled", "lease_of", "not_paused",
+    "driver_error", "fetch", "is_cancelled", "lease_of", "not_paused", "one_of",
 ]  # fmt: skip
 
 
@@ -163,9 +164,9 @@ class Dialect(KeyHooks, ThroughPooler):
         """A text column as stored: where a driver decodes on fetching, as bytes."""
         return self.quoted(column)
 
-    def is_still(self, shape: QueueShape, state: str) -> str:
-        """The condition "is in this state" for rows named by id, in words that keep the primary key's index."""
-        return f"{self.quoted(shape.column('state'))} = '{state}'"
+    def is_still(self, shape: QueueShape, *states: str) -> str:
+        """ "Being in one of these states, for rows named by id, in words that keep the primary key's index."""
+        return f"{self.quoted(shape.column('state'))} {one_of(states)}"
 
     def exhausted(self, shape: QueueShape) -> str:
         """The condition for pending records without attempts left, in the words that its index needs (C5)."""

@@ -18,6 +18,7 @@ from rowlock.store.dialects import mysql_server as server
 from rowlock.store.dialects import mysql_sql as sql
 from rowlock.store.dialects import scan
 from rowlock.store.dialects.aging import Aging, MySQLAging
+from rowlock.store.dialects.base import one_of
 from rowlock.store.dialects.mysql_claim import ClaimHooks, run
 from rowlock.store.dialects.mysql_enqueue import EnqueueHooks
 from rowlock.store.dialects.values import Looking
@@ -41,7 +42,7 @@ class MySQL(ClaimHooks, EnqueueHooks):
             "running": "FORCE INDEX (rowlock_job_expired)",
             **dict.fromkeys(("succeeded", "dead", "blocked", "cancelled"), "FORCE INDEX (rowlock_job_ended)"),
         },
-        by_id="FORCE INDEX (PRIMARY)",
+        by_id=sql.ID_HINT,
         partial=False,
     )
     max_batch: ClassVar[int] = 200
@@ -143,6 +144,9 @@ class MySQL(ClaimHooks, EnqueueHooks):
     def as_text(self, value: str) -> ColumnElement[str]:
         # In hexadecimal digits: no session's character set can lose one, and none ends the literal.
         return literal(value) if value.isascii() else literal_column(f"_utf8mb4 X'{value.encode().hex()}'")
+
+    def is_still(self, shape: QueueShape, *states: str) -> str:
+        return f"CONCAT({sql.quoted(shape.column('state'))}, '') {one_of(states)}"
 
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"IN ({','.join(map(str, ids))})"

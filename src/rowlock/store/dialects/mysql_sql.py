@@ -19,6 +19,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+ID_HINT = "FORCE INDEX (PRIMARY)"
+
+
+def _by_id(shape: QueueShape, alias: str = "") -> str:
+    """The table in a statement that names rows by id. Where few rows are in work an optimizer likes an index of all
+    that are in this state as well, and then waits for, and locks, those that others have locked (L4).
+    """
+    return f"{quoted(shape.table)} {alias} {ID_HINT}"
+
+
 def _in_branch(shape: QueueShape, pair: str) -> str:
     c = shape.column
     return f"t.{quoted(c('state'))} = 'pending' AND t.{quoted(c('group'))} = :queue AND t.pair = {pair}"
@@ -74,7 +84,7 @@ def lock_pending(shape: QueueShape, in_ids: str, now: str) -> str:
     """Locks candidates by primary key, and reads them whole; what has changed since is passed over."""
     c = shape.column
     return (
-        f"SELECT {_whole(shape, now)} FROM {quoted(shape.table)} t WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {_whole(shape, now)} FROM {_by_id(shape, 't')} WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('state'))} = 'pending' AND {quoted(c('run_at'))} <= {now}"
         f" AND {quoted(c('attempt'))} < {quoted(c('max_attempts'))} FOR UPDATE SKIP LOCKED"
     )
@@ -96,7 +106,7 @@ def take(shape: QueueShape, in_ids: str, now: str) -> str:
     """Makes locked rows running. A row's token is the claim's nonce and its id: one statement for all."""
     c = shape.column
     return (
-        f"UPDATE {quoted(shape.table)} SET {quoted(c('state'))} = 'running',"
+        f"UPDATE {_by_id(shape)} SET {quoted(c('state'))} = 'running',"
         f" {quoted(c('attempt'))} = {quoted(c('attempt'))} + 1,"
         f" {quoted(c('token'))} = CONCAT(:nonce, LOWER(HEX({quoted(c('id'))}))),"
         f" {quoted(c('lease'))} = {now} + INTERVAL :lease_ms * 1000 MICROSECOND,"
@@ -118,7 +128,7 @@ def of_tokens(shape: QueueShape, in_ids: str, tokens: str) -> str:
     """The rows among these that a claim took."""
     c = shape.column
     return (
-        f"SELECT {quoted(c('id'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {quoted(c('id'))} FROM {_by_id(shape)} WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('token'))} IN ({tokens})"
     )
 
@@ -131,7 +141,7 @@ def all_held(shape: QueueShape, in_ids: str, pairs: str, records: int, now: str)
     c = shape.column
     owned = f"({quoted(c('id'))}, {quoted(c('token'))}) IN ({pairs})"
     return (
-        f" AND {owned} AND (SELECT held.n FROM (SELECT COUNT(*) AS n FROM {quoted(shape.table)}"
+        f" AND {owned} AND (SELECT held.n FROM (SELECT COUNT(*) AS n FROM {_by_id(shape)}"
         f" WHERE {quoted(c('id'))} {in_ids} AND {owned} AND {quoted(c('state'))} = 'running'"
         f" AND {quoted(c('lease'))} > {now}) AS held) = {records}"
     )
@@ -141,7 +151,7 @@ def changed_of(shape: QueueShape, in_ids: str, pairs: str, now: str) -> str:
     """The rows of these pairs that an update of them has just ended or renewed."""
     c = shape.column
     return (
-        f"SELECT {quoted(c('id'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {quoted(c('id'))} FROM {_by_id(shape)} WHERE {quoted(c('id'))} {in_ids}"
         f" AND ({quoted(c('id'))}, {quoted(c('token'))}) IN ({pairs})"
         f" AND ({quoted(c('state'))} <> 'running' OR {quoted(c('lease'))} > {now})"
     )
@@ -150,7 +160,7 @@ def changed_of(shape: QueueShape, in_ids: str, pairs: str, now: str) -> str:
 def hold_running(shape: QueueShape, in_ids: str, *, wait: bool) -> str:
     c = shape.column
     return (
-        f"SELECT {quoted(c('id'))}, {quoted(c('token'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {quoted(c('id'))}, {quoted(c('token'))} FROM {_by_id(shape)} WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('state'))} = 'running' ORDER BY {quoted(c('id'))} FOR UPDATE{'' if wait else ' SKIP LOCKED'}"
     )
 
@@ -182,7 +192,7 @@ def fenced_update(
 
     changes = re.sub(r"\{(\w+)\}", value, assignments)
     return (
-        f"UPDATE {quoted(shape.table)} AS t SET {changes} WHERE {quoted(c('id'))} {in_ids}"
+        f"UPDATE {_by_id(shape, 't')} SET {changes} WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} > {now}"
     )
 
@@ -190,7 +200,7 @@ def fenced_update(
 def expired_among(shape: QueueShape, in_ids: str, now: str) -> str:
     c = shape.column
     return (
-        f"SELECT {quoted(c('id'))} FROM {quoted(shape.table)} WHERE {quoted(c('id'))} {in_ids}"
+        f"SELECT {quoted(c('id'))} FROM {_by_id(shape)} WHERE {quoted(c('id'))} {in_ids}"
         f" AND {quoted(c('state'))} = 'running' AND {quoted(c('lease'))} <= {now}"
     )
 

@@ -196,8 +196,8 @@ class PostgreSQL(Dialect):
     def quoted(self, name: str) -> str:
         return sql.quoted(name)
 
-    def is_still(self, shape: QueueShape, state: str) -> str:
-        return sql.is_still(shape, state)
+    def is_still(self, shape: QueueShape, *states: str) -> str:
+        return sql.is_still(shape, *states)
 
     def in_ids(self, ids: Sequence[int]) -> str:
         return f"= ANY(CAST('{{{','.join(map(str, ids))}}}' AS bigint[]))"

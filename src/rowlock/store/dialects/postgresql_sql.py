@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rowlock.errors import EnqueueBusy
 from rowlock.model.table import QueueShape
-from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled, not_paused
+from rowlock.store.dialects.base import CLAIMED_COLUMNS, PARAMETERS, Row, is_cancelled, not_paused, one_of
 
 _TYPES = {"instant": "timestamptz"}
 MOST_RESERVED = 1_000
@@ -98,7 +98,7 @@ candidate AS (
    ORDER BY l.priority, due.run_at, due.id LIMIT {over}),
 held AS (
   SELECT t.{id_} AS id FROM {table} t
-   WHERE t.{id_} = ANY(ARRAY(SELECT id FROM candidate)) AND {is_still(shape, "pending", "t.")} AND {ready}
+   WHERE t.{id_} = ANY(ARRAY(SELECT id FROM candidate)) AND {is_still(shape, "pending", prefix="t.")} AND {ready}
    ORDER BY t.{priority}, t.{run_at}, t.{id_} LIMIT CAST(:limit AS bigint) FOR UPDATE SKIP LOCKED)
 UPDATE {table} AS t
    SET {state} = 'running', {attempt} = t.{attempt} + 1,
@@ -111,11 +111,11 @@ RETURNING {_columns(shape, *CLAIMED_COLUMNS)}, {is_cancelled(shape, f"t.{id_}")}
           CAST(extract(epoch FROM {now} - t.{run_at}) AS double precision)"""
 
 
-def is_still(shape: QueueShape, state: str, prefix: str = "") -> str:
+def is_still(shape: QueueShape, *states: str, prefix: str = "") -> str:
     """The condition for rows that are named by id: in words that hide the index of all rows in this state from the
     planner, which prefers it to the primary key at small numbers, and then reads every record in work.
     """
-    return f"({prefix}{quoted(shape.column('state'))} || '') = '{state}'"
+    return f"({prefix}{quoted(shape.column('state'))} || '') {one_of(states)}"
 
 
 def parameters_of(assignments: str) -> list[str]:
@@ -148,7 +148,7 @@ WITH pair AS MATERIALIZED (
   SELECT p.id, p.token FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[])) AS p(id, token)),
 held AS MATERIALIZED (
   SELECT t.{id_} AS id, t.{token} AS token, t.{lease} AS lease FROM {table} t
-   WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND {is_still(shape, "running", "t.")}
+   WHERE t.{id_} = ANY(CAST(:ids AS bigint[])) AND {is_still(shape, "running", prefix="t.")}
    ORDER BY t.{id_} FOR UPDATE{"" if wait else " SKIP LOCKED"}),
 clock AS MATERIALIZED (SELECT {now} AS now, count(*) AS locked FROM held)
 UPDATE {table} AS t SET {changes}

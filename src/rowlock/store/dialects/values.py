@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -124,6 +124,13 @@ class Looking:
     by_id: str = ""
     partial: bool = True
     """Indexes can have a condition, so that there is one of the ids of dead, blocked and cancelled records."""
+
+
+def one_of(states: Sequence[str]) -> str:
+    """SQL that compares with these states."""
+    if len(states) == 1:
+        return f"= '{states[0]}'"
+    return "IN (" + ", ".join(f"'{state}'" for state in states) + ")"
 
 
 def is_cancelled(shape: QueueShape, id_: str) -> str:
