@@ -18,7 +18,7 @@ def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
 ) -> None:
     kit = kill_kit(
         f"""
-    @jobs.job(name="work", max_attempts=1, {limits(dialect, lease=1.5)})
+    @jobs.job(name="work", max_attempts=1, {limits(dialect, lease=3)})
     def work(ctx: Context) -> None:
         note("start", ctx)
         while not ctx.stopping:

@@ -15,7 +15,7 @@ SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="L5: on SQLite t
 def test_long_blocking_and_burning_handlers_keep_their_leases(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(
         """
-    options = {"max_attempts": 3, "timeout": 60, "lease": 1}
+    options = {"max_attempts": 3, "timeout": 60, "lease": 1.5}
 
     def burn(seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -24,7 +24,7 @@ def test_long_blocking_and_burning_handlers_keep_their_leases(kill_kit, engine: 
 
     def sync(ctx: Context) -> None:
         note("start", ctx)
-        time.sleep(5.2) if ctx.job == "sleeps" else burn(3.2)
+        time.sleep(5.2) if ctx.job == "sleeps" else burn(4.6)
         note("end", ctx)
 
     async def asynchronous(ctx: Context) -> None:
@@ -37,7 +37,7 @@ def test_long_blocking_and_burning_handlers_keep_their_leases(kill_kit, engine: 
             await asyncio.gather(*(loop.run_in_executor(None, time.sleep, 0.4) for _ in range(40)))
         else:
             await asyncio.to_thread(threading.Event().wait, 0.3)    # all have started
-            burn(3.2)
+            burn(4.6)
         note("end", ctx)
 
     for name in ("sleeps", "burns"):
@@ -70,12 +70,13 @@ def test_a_handler_may_hold_sqlites_write_lock_for_nine_tenths_of_its_lease(kill
         """
     import sqlite3
 
-    @jobs.job(name="writes", max_attempts=3, timeout=2.9, lease=3)
+    @jobs.job(name="writes", max_attempts=3, timeout=4.9, lease=5)
     def writes(ctx: Context) -> None:
+        begun = time.monotonic()
         note("start", ctx)
         connection = sqlite3.connect(os.environ["ROWLOCK_TEST_URL"].removeprefix("sqlite:///"), isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
-        time.sleep(2.7)
+        time.sleep(4.5 - (time.monotonic() - begun))
         connection.execute("COMMIT")
         connection.close()
         note("end", ctx)
