@@ -600,3 +600,38 @@ def test_a_handler_alone_works_on_the_connection_of_the_test(engine: sa.Engine) 
         charge.handler(Charge("one"), context(charge, connection=connection))
         assert list(connection.scalars(sa.select(Receipt.what))) == ["one"]
         connection.rollback()
+
+
+@KINDS
+@pytest.mark.databases("postgresql", "mariadb", reason="L8: on SQLite such a handler keeps the write lock to its end")
+@pytest.mark.parametrize("ends", ["goes on", "raises"])
+async def test_a_cancelled_handler_commits_its_work_or_is_cancelled(
+    live: Live, receipts: Callable[[], list[str]], is_async: bool, ends: str
+) -> None:
+    # contract: O4, L8; case: C71
+    runs: list[int] = []
+
+    async def task(ctx: Context) -> None:
+        runs.append(ctx.id)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if ends == "raises":
+                raise
+
+    def thread(ctx: Context) -> None:
+        runs.append(ctx.id)
+        wait_until(lambda: ctx.stopping)
+        if ends == "raises":
+            raise ValueError
+
+    charge = transactional(live, is_async, lambda ctx, _: task(ctx) if is_async else thread(ctx))
+    async with live.worker():
+        done = charge.enqueue(Charge("a"))
+        await wait_until_async(lambda: runs)
+        await live.app.records.acancel(done.id)
+        record = await live.ended(done)
+    # A cancellation may have hit a statement, so that an async handler's transaction can not be trusted any more.
+    completed = ends == "goes on" and not is_async
+    assert (record.state, receipts()) == (("succeeded", ["a 1"]) if completed else ("cancelled", []))
+    assert [event.outcome for event in live.told("settled")] == ["ack" if completed else "cancelled"]
