@@ -635,3 +635,24 @@ async def test_a_cancelled_handler_commits_its_work_or_is_cancelled(
     completed = ends == "goes on" and not is_async
     assert (record.state, receipts()) == (("succeeded", ["a 1"]) if completed else ("cancelled", []))
     assert [event.outcome for event in live.told("settled")] == ["ack" if completed else "cancelled"]
+
+
+async def test_a_handler_that_goes_on_after_its_cancellation_at_a_shutdown_is_handed_back(
+    app_factory: Callable[..., App], database: Database, receipts: Callable[[], list[str]]
+) -> None:
+    # contract: L8, M6
+    live = Live(app_factory, database, runtime={"shutdown_ms": 50})
+    runs: list[int] = []
+
+    async def task(ctx: Context) -> None:
+        runs.append(ctx.id)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    charge = transactional(live, True, lambda ctx, _: task(ctx))
+    async with live.worker():
+        done = charge.enqueue(Charge("a"))
+        await wait_until_async(lambda: runs)
+    assert (live.row(done).state, live.row(done).attempt, receipts()) == ("pending", 0, [])
