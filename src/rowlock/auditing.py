@@ -15,7 +15,8 @@ from rowlock.store.database import Database
 class Audit:
     """What operators did, in the API or with the command: when, what, how many, by whom if said (O6).
 
-    Kept for 90 days. `database` is the name of a configured one; it may be left out where there is only one.
+    Kept for 90 days. `database` is the name of a configured one; it may be left out where there is only one. If one is
+    named `telemetry` it holds the entries of all, and they say of which database they are (N9).
     """
 
     def __init__(self, database: Callable[[str | None], Database]) -> None:
@@ -35,7 +36,7 @@ class Audit:
         `action` and `by` narrow it; `limit` 1..1,000; `after` the `next` of the page before. Answers a page: `.items`,
         and `.next`, None on the last one. Raises FilterError.
         """
-        db, action, by = self._database(database), _checked_action(action), checked_by(by)
+        db, action, by = self._home(database), _checked_action(action), checked_by(by)
         return db.run(audit.list_, action=action, by=by, limit=checked_limit(limit), after=checked_after(after))
 
     async def alist(
@@ -48,8 +49,12 @@ class Audit:
         database: str | None = None,
     ) -> AuditPage:
         """`list` from a coroutine."""
-        db, action, by = self._database(database), _checked_action(action), checked_by(by)
+        db, action, by = self._home(database), _checked_action(action), checked_by(by)
         return await db.aread(audit.list_, action=action, by=by, limit=checked_limit(limit), after=checked_after(after))
+
+    def _home(self, name: str | None) -> Database:
+        db = self._database(name)
+        return db.telemetry or db
 
 
 def _checked_action(action: Action | str | None) -> str | None:

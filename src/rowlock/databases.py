@@ -16,6 +16,7 @@ from rowlock.model.limits import shown
 from rowlock.model.policy import database_name
 from rowlock.model.settings import DatabaseSettings, Settings
 from rowlock.store.database import Database
+from rowlock.store.own import hold_elsewhere
 
 Target: TypeAlias = str | URL | Engine | AsyncEngine
 
@@ -73,7 +74,7 @@ class Configured:
             await db.aclose()
 
     def _make(self) -> Mapping[str, Database]:
-        return MappingProxyType({name: self._database(name) for name in self.names})
+        return MappingProxyType(hold_elsewhere({name: self._database(name) for name in self.names}))
 
     def _database(self, name: str) -> Database:
         configured = self._settings.database.get(name) or DatabaseSettings()

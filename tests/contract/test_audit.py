@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from rowlock import App, AuditEntry, FilterError, InvalidState
+from rowlock import App, AuditEntry, FilterError, InvalidState, Jobs
 from rowlock.store import audit
 from rowlock.store.audit import Action
 from support.databases import Database
@@ -133,3 +134,33 @@ def test_each_action_has_its_word(table: JobTable) -> None:  # contract: O6
     ]
     assert isinstance(found[0], AuditEntry)
     assert FINGERPRINT not in repr(found)
+
+
+async def test_a_telemetry_database_holds_the_entries_of_all(
+    app_factory: Callable[..., App], database: Database, tmp_path: Path, async_engine: Any
+) -> None:
+    # contract: O6, N9
+    jobs = Jobs(database="main")
+
+    @jobs.job(name="a", max_attempts=5, timeout=1)
+    def a() -> None:
+        pass
+
+    databases = {"main": database.url, "telemetry": f"sqlite:///{tmp_path}/telemetry.db"}
+    settings = {"database": {name: {"url": url} for name, url in databases.items()}, "runtime": {"mode": "worker"}}
+    app = app_factory(jobs, settings=settings)
+    with JobTable(database, real_time=True) as table:
+        ids = dead(table, 450)
+        app.records.replay(ids[0], database="main", by="me")
+        await app.records.areplay(state="dead", database="main")
+        async with async_engine() as engine, engine.begin() as connection:
+            await app.queues.apause("q", connection=connection, database="main")
+        with table.db.engine().connect() as conn:
+            assert conn.exec_driver_sql("SELECT COUNT(*) FROM rowlock_audit").scalar_one() == 0
+    for name in ("main", "telemetry"):
+        assert told(app, database=name) == [
+            ("pause", {"database": "main", "queue": "q"}, 1, None),
+            ("replay", {"database": "main", "state": "dead"}, 449, None),
+            ("replay", {"database": "main", "id": ids[0]}, 1, "me"),
+        ]
+    await app.aclose()

@@ -228,3 +228,22 @@ def test_the_kit_leaves_a_paused_queue_alone(app: App) -> None:  # contract: O5,
         assert case.drain() == 1
         assert app.audit.list().items[0].at == case.now
     assert ran == [1]
+
+
+def test_schedules_go_on_and_their_records_wait(app: App) -> None:  # contract: O5, T1
+    ran: list[int] = []
+
+    @app.job(name="hourly", max_attempts=2, timeout=30, queue="billing", schedule="0 * * * *", catch_up="latest")
+    def hourly() -> None:
+        ran.append(1)
+
+    with TestApp(app) as case:
+        case.drain()
+        app.queues.pause("billing")
+        case.advance(hours=1)
+        assert case.drain() == 0
+        [record] = app.records.list().items
+        assert (record.job, record.state) == ("hourly", State.PENDING)
+        app.queues.resume("billing")
+        assert case.drain() == 1
+    assert ran == [1]

@@ -419,3 +419,29 @@ def test_another_database_is_refused(app: App, table: JobTable) -> None:  # cont
                 change(id_, connection=connection)
     foreign.dispose()
     assert table.row(id_).state == "dead"
+
+
+def test_a_replayed_record_is_never_swept_by_its_old_age_before_it_ran(app: App) -> None:  # contract: O2, N2
+    with TestApp(app) as case:
+        done = post.enqueue(Letter("a"))
+        case.drain()
+        for _ in range(3):
+            case.advance(minutes=10)
+            case.drain()
+        assert app.records.get(done.id).state is State.DEAD
+        case.advance(days=60)
+        case.sweep()
+        app.records.replay(done.id)
+        case.sweep()
+        assert app.records.get(done.id).state is State.PENDING
+        globals()["fails"] = False
+        try:
+            case.drain()
+        finally:
+            globals()["fails"] = True
+        case.sweep()
+        assert app.records.get(done.id).state is State.SUCCEEDED  # created long ago, and finished just now
+        case.advance(hours=2)
+        case.sweep()
+        with pytest.raises(NotFound):
+            app.records.get(done.id)

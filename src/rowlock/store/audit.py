@@ -7,14 +7,16 @@ that the row tells at every moment what has been committed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Row, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
 from rowlock.store import schema
 from rowlock.store.clock import database_now
@@ -22,7 +24,8 @@ from rowlock.store.clock import database_now
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
-MAX_ID = 2**63 - 1
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Action(StrEnum):
@@ -74,14 +77,24 @@ def note(
 ) -> int:
     """Keeps what was just done on this connection, in the same transaction, also a caller's; answers the row's id.
 
+    Where another database holds the audit table (N9) it is written there before the change commits: a deed that was
+    rolled back may be told, never one that was done be missing.
+
     `count` how many records, queues or schedules it changed; `detail` which: `{"id": 42}`, `{"queue": "billing"}`, the
     filters of a bulk change; never a payload. `by` at most 255 bytes.
     """
+    told = dict(detail or {})
+    if db.telemetry is not None:
+        told = {"database": db.name, **told}
+    return _held(conn, db, _note, action.value, told, count, by)
+
+
+def _note(conn: Connection, db: Database, action: str, detail: Mapping[str, object], count: int, by: str | None) -> int:
     made = conn.execute(
         schema.audit.insert().values(
             at=database_now(conn, db),
-            action=action.value,
-            detail=_as_text(detail or {}),
+            action=action,
+            detail=_as_text(detail),
             count=count,
             by=None if by is None else db.dialect.as_text(by),
         )
@@ -91,10 +104,27 @@ def note(
     return int(key[0])
 
 
-def add(conn: Connection, id: int, count: int) -> None:
+def add(conn: Connection, db: Database, id: int, count: int) -> None:
     """Counts more of the same deed, done by a further transaction."""
+    _held(conn, db, _add, id, count)
+
+
+def _add(conn: Connection, _db: Database, id: int, count: int) -> None:
     c = schema.audit.c
     conn.execute(schema.audit.update().where(c.id == id).values(count=c.count + count))
+
+
+def _held(
+    conn: Connection, db: Database, write: Callable[Concatenate[Connection, Database, P], T], *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:  # fmt: skip
+    """Writes where the table is held."""
+    home = db.telemetry
+    if home is None:
+        return write(conn, db, *args, **kwargs)
+    if in_greenlet():  # of a coroutine, whose loop must not be blocked
+        return await_only(home.arun(write, *args, **kwargs))
+    return home.run(write, *args, **kwargs)
 
 
 def list_(

@@ -152,7 +152,7 @@ def at_once_or_beside(
     if count and entry is None:
         entry = audit.note(conn, db, Action.CANCEL, count=count, detail=told.detail, by=told.by)
     elif count and entry is not None:
-        audit.add(conn, entry, count)
+        audit.add(conn, db, entry, count)
     return Left(ending, beside, found, entry)
 
 

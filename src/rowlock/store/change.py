@@ -155,7 +155,7 @@ def _written(
     if entry is None:
         count, (detail, by) = len(batch.ids), told
         return _Written(batch, audit.note(conn, change.db, change.action, count=count, detail=detail, by=by))
-    audit.add(conn, entry, len(batch.ids))
+    audit.add(conn, change.db, entry, len(batch.ids))
     return _Written(batch, entry)
 
 

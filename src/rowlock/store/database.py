@@ -58,6 +58,8 @@ class Database:
         self.pooler = pooler
         self.url = engines.url_of(target, name)
         self.dialect: Dialect = dialect_for(self.url)
+        self.telemetry: Database | None = None
+        """The database that holds what is telemetry, event or audit of this one, if it is another (N9)."""
         self.installation: str | None = None
         """The random id of this database's schema, once it was read (E3)."""
         self.for_handlers = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 def holder(names: Iterable[str], database: str) -> str:
     """The name of the database that holds what is telemetry, event or audit of `database` (N9)."""
     return TELEMETRY if TELEMETRY in names else database
+
+
+def hold_elsewhere(databases: Mapping[str, Database]) -> Mapping[str, Database]:
+    """The same databases, each knowing where its own telemetry, event and audit tables are held."""
+    for db in databases.values():
+        home = holder(databases, db.name)
+        db.telemetry = databases[home] if home != db.name else None
+    return databases
 
 
 def left_behind(conn: Connection, db: Database, names: Iterable[str]) -> list[str]:

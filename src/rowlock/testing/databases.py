@@ -27,6 +27,7 @@ from rowlock.store.database import Database, StoreFunction, Target
 from rowlock.store.failures import translated
 from rowlock.store.handlers import Handlers
 from rowlock.store.migrations import migrate, verify
+from rowlock.store.own import hold_elsewhere
 from rowlock.testing.transactions import CaseHandlers
 
 P = ParamSpec("P")
@@ -183,7 +184,7 @@ def make_databases(
             db = ConnectionDatabase(name, target, clock=clock)
             ending.callback(db.finish)
         made[name] = db
-    return MappingProxyType(made)
+    return MappingProxyType(hold_elsewhere(made))
 
 
 def _named(
