@@ -183,7 +183,7 @@ INSERT_ONE = INSERT + "\nRETURNING token, id"
 def find_recent(keys: int) -> str:
     """A probe for each key."""
     return f"""
-SELECT k.column1, (SELECT id FROM rowlock_job INDEXED BY rowlock_job_done_key
-                    WHERE job = ?{keys + 1} AND key = k.column1 AND state = 'succeeded' AND key IS NOT NULL
+SELECT wanted.column1, (SELECT id FROM rowlock_job INDEXED BY rowlock_job_done_key
+                    WHERE job = ?{keys + 1} AND key = wanted.column1 AND state = 'succeeded' AND key IS NOT NULL
                       AND created_at > ?{keys + 2} ORDER BY created_at DESC LIMIT 1)
-  FROM (VALUES {", ".join(f"(?{n})" for n in range(1, keys + 1))}) k"""
+  FROM (VALUES {", ".join(f"(?{n})" for n in range(1, keys + 1))}) wanted"""
