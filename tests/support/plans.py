@@ -78,7 +78,7 @@ def _of_node(node: dict[str, Any], read: Read, *, top: bool = True) -> None:
     kind = node["Node Type"]
     if top:  # a node's pages include those of the nodes below it
         read.pages += node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0)
-    if node.get("Relation Name") in {"rowlock_job", "rowlock_cancel"} and "Scan" in kind:
+    if node.get("Relation Name") in {"rowlock_job", "rowlock_cancel", "rowlock_cursor"} and "Scan" in kind:
         gone = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
         read.rows += int((node["Actual Rows"] + gone) * node["Actual Loops"])
         read.plans.append(f"{kind} {node.get('Index Name', '')}")
@@ -136,6 +136,9 @@ def _is_search(step: str) -> bool:
         return False
     if step.startswith("SEARCH"):
         return bool(re.search(r"USING (COVERING INDEX rowlock_job_|INDEX rowlock_job_|INTEGER PRIMARY KEY)", step)) or (
-            any(small in step for small in ("rowlock_program", "rowlock_meta", "rowlock_pause", "rowlock_cancel"))
+            any(
+                small in step
+                for small in ("rowlock_program", "rowlock_meta", "rowlock_pause", "rowlock_cancel", "rowlock_cursor")
+            )
         )
-    return not re.match(r"SCAN (rowlock_job|rowlock_cancel|t|k)\b", step)
+    return not re.match(r"SCAN (rowlock_job|rowlock_cancel|rowlock_cursor|t|k)\b", step)

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ ZYGOTE = Zygote()
 
 
 class Forked:
-    """A forked process, as far as tests use a `subprocess.Popen`."""
+    """A forked process, as far as tests use a `subprocess.Popen`: `rowlock ARGUMENTS`, or `python -m …`."""
 
     def __init__(self, arguments: list[str], folder: Path, env: dict[str, str], log: Path) -> None:
         self.pid: int = ZYGOTE.ask(fork=arguments, folder=str(folder), env=env, log=str(log))
@@ -115,7 +116,7 @@ def serve() -> None:
     return None
 
 
-def _become(request: dict[str, Any]) -> None:
+def _become(request: dict[str, Any]) -> Any:
     os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()
@@ -127,9 +128,12 @@ def _become(request: dict[str, Any]) -> None:
     os.close(log)
     sys.argv = ["rowlock", *request["fork"]]
     sys.path[:0] = request["env"]["PYTHONPATH"].split(os.pathsep)
+    if request["fork"][0] == "-m":
+        sys.argv = request["fork"][1:]
+        return runpy.run_module(sys.argv[0], run_name="__main__")
     from rowlock.cli import main
 
-    main()
+    return main()
 
 
 def _import_everything() -> None:

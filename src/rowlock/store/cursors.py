@@ -13,7 +13,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Boolean, ColumnElement, literal_column, select
+from sqlalchemy import ColumnElement, LargeBinary, column, literal_column, select
 from sqlalchemy.engine import Connection
 
 from rowlock.errors import NotFound
@@ -247,8 +247,11 @@ def _named(db: Database, names: Sequence[str]) -> ColumnElement[bool]:
     """The cursors of these names, in words that keep the index."""
     if db.dialect.name_hash is None:
         return schema.cursor.c.name.in_(names)
-    hashes = ", ".join(f"X'{sha256(name.encode()).hexdigest()}'" for name in names)
-    return literal_column(f"{db.dialect.name_hash} IN ({hashes})", Boolean)
+    # In hexadecimal digits, which no session's character set changes.
+    hashes: list[ColumnElement[Any]] = [
+        literal_column(f"X'{sha256(name.encode()).hexdigest()}'", LargeBinary) for name in names
+    ]
+    return column(db.dialect.name_hash).in_(hashes)
 
 
 def _schedule(job: AnyJob) -> Schedule:
