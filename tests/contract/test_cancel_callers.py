@@ -180,6 +180,25 @@ def test_a_blind_snapshot_sees_what_is_in_work_by_now(app: App, table: JobTable,
     assert states(table, [claimed, ended, replayed, late.id]) == ["running", "succeeded", "cancelled", "cancelled"]
 
 
+@pytest.mark.databases("mariadb", reason="E4: elsewhere a statement sees what is committed before it")
+def test_a_replay_takes_a_cancel_back_that_its_snapshot_does_not_show(
+    app: App, table: JobTable, engine: sa.Engine
+) -> None:
+    # contract: O4, O2
+    [hold] = table.running()
+    with Session(engine) as other_session, Session(engine) as session, session.begin():
+        app.records.cancel(hold.id, connection=other_session)
+        table.change(hold.id, state="dead", lease=None)
+        session.execute(sa.text("SELECT COUNT(*) FROM rowlock_job"))  # the snapshot
+        other_session.commit()
+        assert app.records.replay(state="dead", connection=session, dry_run=True) == Done(1, 0)
+        assert cancels(table) == [(hold.id, None)]
+        assert app.records.replay(hold.id, connection=session) == Done(1, 0)
+        [other] = table.running()
+        assert app.records.cancel(other.id) is State.RUNNING  # it keeps others' cancels from nothing
+    assert (states(table, [hold.id]), cancels(table)) == (["pending"], [(other.id, None)])
+
+
 def test_on_a_connection_in_autocommit_mode(app: App, table: JobTable, engine: sa.Engine) -> None:  # contract: O4, E2
     [id_], [hold] = table.add(), table.running()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -18,6 +18,7 @@ from rowlock.errors import EnqueueBusy, InvalidState, KeyTaken
 from rowlock.model.outcome import State
 from rowlock.model.table import JOBS
 from rowlock.store import audit, schema
+from rowlock.store.asked import asked, forget
 from rowlock.store.audit import Action
 from rowlock.store.dialects.base import fetch
 from rowlock.store.listing import oldest
@@ -139,10 +140,15 @@ def _batch(
     change: Change, ids: list[int], would: Holders, entry: int | None, told: _Told, *, dry_run: bool
 ) -> Operation[_Written]:
     held = dict(would)
+    unseen: list[int] = []
     if change.takes_keys and change.db.dialect.looks_outside:
         rows: list[Row] = yield Step(lambda conn: _rows(conn, change, ids, lock=False))
         held |= yield from held_outside(change.db, rows)
+        # A snapshot may be blind to cancels too, which must not hit the life that begins (O4).
+        unseen = yield Step(lambda conn: sorted(asked(conn, change.db, ids)), outside=True)
     written: _Written = yield Step(lambda conn: _written(conn, change, ids, held, entry, told, dry_run=dry_run))
+    if not dry_run and (late := set(unseen).intersection(written.batch.ids)):
+        yield Step(lambda conn: forget(conn, change.db, late))
     return written
 
 
