@@ -18,6 +18,7 @@ from rowlock import (
     Backoff,
     Context,
     Dead,
+    Done,
     Drop,
     Enqueued,
     EnqueueOptions,
@@ -29,6 +30,7 @@ from rowlock import (
     Record,
     Retry,
     Snooze,
+    State,
 )
 
 
@@ -161,6 +163,14 @@ def clean(ctx: Context) -> None: ...
 
 @app.on_failure
 def report(exc: BaseException, ctx: Context) -> None: ...
+
+
+async def cancels(session: Session, asession: AsyncSession) -> None:
+    """One answers the state that it left, many how many they were."""
+    assert_type(app.records.cancel(1, by="ann", connection=session), State)
+    assert_type(app.records.cancel(job="publish", older_than=timedelta(days=1), limit=5, dry_run=True), Done)
+    assert_type(await app.records.acancel(1, connection=asession), State)
+    assert_type(await app.records.acancel(state="pending"), Done)
 
 
 async def runs() -> None:
