@@ -115,6 +115,18 @@ def test_workers_stop_claiming_and_finish_what_is_in_work(app: App) -> None:  # 
         wait_until(lambda: app.records.get(second.id).state is State.SUCCEEDED)
 
 
+def test_a_start_says_which_queues_are_paused(app: App, caplog: pytest.LogCaptureFixture) -> None:  # contract: O5
+    @app.job(name="bill", max_attempts=2, timeout=30, queue="billing")
+    def bill() -> None:
+        pass
+
+    app.queues.pause("billing")
+    with caplog.at_level("WARNING", "rowlock"), app.worker_thread():
+        wait_until(lambda: any("queues are paused" in record.getMessage() for record in caplog.records))
+    [said] = [record.getMessage() for record in caplog.records if "are paused" in record.getMessage()]
+    assert "1 queues are paused, and nobody claims from them (O5): 'billing'" in said
+
+
 def test_in_the_callers_transaction(app: App, engine: sa.Engine) -> None:  # contract: O5, O6
     with Session(engine) as session:
         assert app.queues.pause("a", connection=session) is True

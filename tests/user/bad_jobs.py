@@ -110,3 +110,16 @@ async def connections(session: Session, async_session: AsyncSession, engine: Eng
 # --- answers -----------------------------------------------------------------------------------------------
 
 print(publish.enqueue(Publish(1)).identity)  # error
+
+# --- operations --------------------------------------------------------------------------------------------
+
+app.records.replay("42")  # error
+app.records.replay(state="dead", older="1d")  # error
+app.records.purge(queue=1)  # error
+app.queues.pause()  # error
+
+
+async def operates(session: Session) -> None:
+    await app.records.areplay(42, connection=session)  # error
+    app.records.areplay(42)  # error
+    await app.queues.apause("billing", connection=session)  # error

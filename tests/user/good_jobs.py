@@ -14,7 +14,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from rowlock import (
     Ack,
+    Action,
     App,
+    AuditEntry,
+    AuditPage,
     Backoff,
     Context,
     Dead,
@@ -27,6 +30,7 @@ from rowlock import (
     Job,
     Jobs,
     Page,
+    QueueInfo,
     Record,
     Retry,
     Snooze,
@@ -181,3 +185,21 @@ async def runs() -> None:
         assert_type(app.records.list(state="dead", limit=10), Page)
     with app.worker_thread():
         app.stop()
+
+
+def operates(session: Session) -> None:
+    assert_type(app.records.replay(42, connection=session), Done)
+    assert_type(app.records.replay(state="dead", older_than="1d", limit=10, dry_run=True, by="ann"), Done)
+    assert_type(app.records.purge(state=State.BLOCKED, older_than=timedelta(days=90)), Done)
+    assert_type(app.records.counts()[0].estimated, bool)
+    assert_type(app.queues.pause("billing", connection=session), bool)
+    assert_type(app.queues.list()[0], QueueInfo)
+    assert_type(app.audit.list(action="purge", limit=5).items[0], AuditEntry)
+    assert_type(app.audit.list(action=Action.PAUSE), AuditPage)
+
+
+async def operates_async(session: AsyncSession) -> None:
+    assert_type(await app.records.areplay(42, connection=session), Done)
+    assert_type(await app.records.apurge(key="k", by="ann"), Done)
+    assert_type(await app.queues.aresume("billing", connection=session), bool)
+    assert_type(await app.audit.alist(), AuditPage)

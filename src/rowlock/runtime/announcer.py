@@ -1,4 +1,7 @@
-"""Says what this program knows, and sets aside what no running program does (S7, S4); points at what came back (O3)."""
+"""Says what this program knows, and sets aside what no running program does (S7, S4).
+
+At its start it points at what came back (O3), and at paused queues (O5).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
 from rowlock.store.claim import Rescued
+from rowlock.store.pause import paused
 from rowlock.store.programs import announce, block_unknown, runnable_blocked, strangers
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ ANNOUNCE_S = 60.0
 # Names of jobs that nobody knows and that were warned of: each once, and not more than these.
 MOST_WARNED = 1_000
 MOST_LISTED = 1_000
+MOST_NAMED = 10
 
 
 class Announcer:
@@ -63,8 +68,10 @@ class Announcer:
             self._announced = monotonic() - 0.001  # the timer of the loop may be early by its resolution
         if not self._greeted:
             listed = await bounded(db, db.aread(runnable_blocked, known, MOST_LISTED), patience_s)
+            resting = await bounded(db, db.aread(paused), patience_s)
             self._greeted = True
             self._point_at(listed)
+            self._say_paused(sorted(resting))
         unknown = await bounded(db, db.aread(strangers, known, self._unknown_ms), patience_s)
         if not unknown:
             return []
@@ -89,6 +96,13 @@ class Announcer:
                 "database %r: %s%d blocked records can be run again, this program knows them (O3); "
                 "`rowlock records release` gives them back",
                 self._db.name, "at least " if len(ids) == MOST_LISTED else "", len(ids),
+            )  # fmt: skip
+
+    def _say_paused(self, queues: list[str]) -> None:
+        if queues:
+            log.warning(
+                "database %r: %d queues are paused, and nobody claims from them (O5): %s; `rowlock queues resume`",
+                self._db.name, len(queues), ", ".join(map(repr, queues[:MOST_NAMED])),
             )  # fmt: skip
 
     def _warn(self, jobs: set[str]) -> None:

@@ -164,7 +164,11 @@ def _ended(record: Record, program: Program) -> _Answer:
             return Reason.CANCELLED, f"it was cancelled{at}", facts
         case State.DEAD:
             said = f"it died{at} after attempt {record.attempt} of {record.max_attempts}{_told(record)}"
-            return Reason.DEAD, f"{said}; replay it, or purge it", {**facts, **_failure(record)}
+            return (
+                Reason.DEAD,
+                f"{said}; `rowlock records replay {record.id}`, or purge it",
+                {**facts, **_failure(record)},
+            )
         case _:
             remedies, what = _remedy(record, program)
             said = f"it was blocked{at} as {record.error_category}, no attempt spent; {what}"
