@@ -37,7 +37,6 @@ class Attempt:
     __slots__ = (
         "arguments", "begun", "cancelled", "closed", "context_made", "deadline", "end", "ended", "ending", "id", "lane",
         "lease_ms", "lease_s", "left", "limit", "lost", "overran", "plan", "record", "renewed_at", "series", "settled",
-        "stale",
         "stop", "stray", "task", "timed_out", "timer", "token", "transaction", "unsure", "watched",
     )  # fmt: skip
 
@@ -66,7 +65,7 @@ class Attempt:
         self.stray: BaseException | None = None
         self.end: End | None = None
         self.cancelled = False  # somebody asked for that, and this attempt knows it (O4)
-        self.timed_out = self.overran = self.closed = self.left = self.lost = self.stale = False
+        self.timed_out = self.overran = self.closed = self.left = self.lost = False
         self.watched = False
         """Whether its deadline is still to come."""
         # Of a transactional attempt (L8): see `runtime/transactional.py`.

@@ -18,7 +18,7 @@ from rowlock.runtime.briefing import told_to_stop
 from rowlock.runtime.describe import brief, log
 from rowlock.runtime.health import REST_S
 from rowlock.runtime.outage import DATABASE_FAILURES, Guard
-from rowlock.runtime.verdict import say_claimed
+from rowlock.runtime.verdict import lost_it, say_claimed
 from rowlock.store.claim import claim, look
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Claimer:
         self._backlog = max(2 * slots, 1_000)
         self._overran = 0
         self._on_stuck = on_stuck
-        self._stale: dict[int, int] = {}
-        """Ids whose hold was lost while their handler still runs here: not started a second time beside it."""
+        self._here: dict[int, Attempt] = {}
+        """By id: the attempt that was started last, while its handler runs. None is started beside one without hold."""
         self._clear_at = float("-inf")
         self._unseen_s = float("inf")
         """Seconds from the last look that found nothing due to the last claim: what it took was not visible before."""
@@ -203,9 +203,10 @@ class Claimer:
             self._end_unstarted(attempt, self._decide(attempt, Cancelled(started=False)))
         elif floor.draining:
             self._give_back(attempt)
-        elif self._stale and attempt.id in self._stale:
+        elif (earlier := self._here.get(attempt.id)) is not None and lost_it(earlier):
             self._give_back(attempt, NOT_HERE_MS)
         else:
+            self._here[attempt.id] = attempt
             say_claimed(attempt, min(attempt.record.waited, self._unseen_s))
             attempt.start()
 
@@ -262,10 +263,8 @@ class Claimer:
             attempt.series.seconds.observe((attempt.ended or attempt.begun) - attempt.begun)
         if attempt.overran:
             self._overran -= 1
-        if self._stale and attempt.stale:
-            self._stale[attempt.id] -= 1
-            if self._stale[attempt.id] <= 0:
-                del self._stale[attempt.id]
+        if self._here.get(attempt.id) is attempt:
+            del self._here[attempt.id]
         if self._needs_room:
             self._go_on()
         self._tell_change()
@@ -274,8 +273,6 @@ class Claimer:
         """The attempt's hold is gone; its handler may still run."""
         self._held.pop(attempt.token, None)
         self._fixed()
-        attempt.stale = True
-        self._stale[attempt.id] = self._stale.get(attempt.id, 0) + 1
 
     def overrun(self, attempt: Attempt) -> None:
         """The attempt was settled while its handler still runs. With every slot like that, nothing works here (H1)."""

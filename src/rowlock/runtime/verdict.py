@@ -97,6 +97,17 @@ def say_claimed(attempt: Attempt, waited: float) -> None:
         floor.events.tell(Event("claimed", *about, None, waited, "running", attempt.lane.db.name))
 
 
+def lost_it(earlier: Attempt) -> bool:
+    """Whether an attempt of this process, whose handler still runs, has lost the record that was claimed again.
+
+    The claim may be the first to say so. One that was settled at its overrun has lost nothing: that the next may
+    overlap with it is agreed (R3).
+    """
+    if not earlier.closed:
+        earlier.lose()
+    return earlier.lost
+
+
 def say_lost(attempt: Attempt) -> None:
     """The hold of an attempt is gone: line, counter and event (L3)."""
     record, floor = attempt.record, attempt.lane.floor
