@@ -73,7 +73,7 @@ class Sweeper:
         if turn is None:
             return None
         longest_s = self._program.settings.job.sweep_ms / 1000
-        self._guard.rests(longest_s + RECLAIM_S + PATIENCE_S)  # a guard that hangs is told by the beat
+        self._guard.worked(longest_s + RECLAIM_S + PATIENCE_S)  # a guard that hangs is told by the beat
         begun = monotonic()
         lifecycles, overrides = self._program.lifecycles, self._program.settings.retention.overrides
         subjects = lifecycles.subjects(db, overrides)

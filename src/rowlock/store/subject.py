@@ -58,6 +58,13 @@ class Subject:
             ids = f"{db.dialect.quoted(self.keys[0].name)} {db.dialect.in_ids([key[0] for key in keys])}"
         return db.dialect.aging.in_keys(ids, self.keys, keys)
 
+    def these(
+        self, db: Database, keys: Sequence[Key], conditions: Sequence[ColumnElement[bool]]
+    ) -> list[ColumnElement[bool]]:
+        """Rows named by their keys that are as they should be."""
+        beside = db.dialect.aging.beside(self.keys, conditions) if conditions else []
+        return [self.in_keys(db, keys), *beside]
+
     def old(self, db: Database, now: datetime) -> list[ColumnElement[bool]]:
         """The conditions of age."""
         assert self.window is not None

@@ -68,7 +68,7 @@ def rows_of(conn: Connection, db: Database, subject: Subject, branch: int, keys:
     """Whole rows, those of them that are due still, in order of their age: for guards (N6)."""
     assert subject.time is not None
     due = _due(db, subject, branch, database_now(conn, db))
-    statement = sa.select(subject.table).where(subject.in_keys(db, keys), *due).order_by(subject.time, *subject.keys)
+    statement = sa.select(subject.table).where(*subject.these(db, keys, due)).order_by(subject.time, *subject.keys)
     return list(conn.execute(statement))
 
 
@@ -88,7 +88,7 @@ def remove(conn: Connection, db: Database, subject: Subject, branch: int, keys: 
         if not held:
             return 0
         due = _due(db, subject, branch, database_now(conn, db))
-        return conn.execute(sa.delete(subject.table).where(subject.in_keys(db, held), *due)).rowcount
+        return conn.execute(sa.delete(subject.table).where(*subject.these(db, held, due))).rowcount
 
 
 def hold(conn: Connection, db: Database, subject: Subject, branch: int, keys: Sequence[Key]) -> list[Key]:
@@ -96,7 +96,7 @@ def hold(conn: Connection, db: Database, subject: Subject, branch: int, keys: Se
     if db.dialect.one_writer:  # the transaction is the lock
         return list(keys)
     still = [*subject.branches[branch], *subject.when]
-    statement = sa.select(*subject.keys).where(subject.in_keys(db, keys), *still).with_for_update(skip_locked=True)
+    statement = sa.select(*subject.keys).where(*subject.these(db, keys, still)).with_for_update(skip_locked=True)
     return [tuple(row) for row in conn.execute(statement)]
 
 

@@ -59,6 +59,15 @@ class Aging:
             return self.in_tuples(columns, keys)
         return columns[0].in_([key[0] for key in keys]) if ids is None else literal_column(ids, sa.Boolean())
 
+    def beside(
+        self, columns: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]
+    ) -> list[ColumnElement[bool]]:
+        """Conditions beside `in_keys`, in words that no index fits: else it is the one of age that is read, whole.
+
+        Keys of several columns are found by no index as a list, and need the one of age.
+        """
+        return [_opaque(conditions)] if len(columns) == 1 else list(conditions)
+
     def in_tuples(self, columns: Sequence[Column[Any]], keys: Sequence[Key]) -> ColumnElement[bool]:
         """The same for keys of several columns."""
         return sa.tuple_(*columns).in_(keys)
@@ -81,6 +90,11 @@ class MySQLAging(Aging):
 
     def place(self, column: Column[Any]) -> ColumnElement[Any]:
         return sa.cast(column, sa.CHAR()) if is_native(column) else column
+
+    def beside(
+        self, columns: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]
+    ) -> list[ColumnElement[bool]]:
+        return [_opaque(conditions)]
 
     def in_tuples(self, columns: Sequence[Column[Any]], keys: Sequence[Key]) -> ColumnElement[bool]:
         # Not a list of row values: MariaDB reads the whole table for it, and SKIP LOCKED keeps locked what was read.
@@ -116,6 +130,10 @@ class SQLiteAging(Aging):
 
 INCREMENTAL = 2
 """SQLite's number for `auto_vacuum = INCREMENTAL`."""
+
+
+def _opaque(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    return sa.case((sa.and_(*conditions), 1), else_=0) == sa.literal_column("1")
 
 
 def is_native(column: Column[Any]) -> bool:
