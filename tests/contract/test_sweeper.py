@@ -158,9 +158,12 @@ def test_a_backlog_goes_at_its_rate(app: App, engine: sa.Engine, number: int) ->
     backlog(engine, number)
     backlog(engine, 100, "dead")
     begun = time.monotonic()
-    report = run(app)
-    assert report is not None
-    assert (report.swept, report.finished) == (number, True)
+    swept, finished = 0, False
+    while not finished:
+        report = run(app)
+        assert report is not None
+        swept, finished = swept + report.swept, report.finished
+    assert swept == number
     assert count(engine, schema.job) == 100
     assert (
         number / (time.monotonic() - begun) >= 100

@@ -9,10 +9,13 @@ from sqlalchemy.engine import Connection
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
-PAGES = 500
+PAGES = 200
 """Of one step: a few milliseconds of the write lock."""
 
 
 def reclaim(conn: Connection, db: Database) -> tuple[int, bool]:
     """One step: how many bytes it gave back, and whether there is more."""
-    return db.dialect.aging.reclaim(conn, PAGES)
+    if not db.dialect.one_writer:
+        return 0, False
+    with db.transaction(conn):
+        return db.dialect.aging.reclaim(conn, PAGES)

@@ -119,10 +119,8 @@ class SQLiteAging(Aging):
         before = conn.exec_driver_sql("PRAGMA freelist_count").scalar_one()
         if not before:
             return 0, False
-        raw: Any = conn.connection.dbapi_connection
-        cursor = raw.cursor()  # past SQLAlchemy, which ends a statement without columns at its first page
-        cursor.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
-        cursor.close()
+        for _ in range(min(pages, before)):  # the driver ends the statement at its first page, whatever it is asked for
+            conn.exec_driver_sql("PRAGMA incremental_vacuum(1)")
         after = conn.exec_driver_sql("PRAGMA freelist_count").scalar_one()
         size = conn.exec_driver_sql("PRAGMA page_size").scalar_one()
         return max(0, before - after) * size, 0 < after < before
