@@ -2,13 +2,14 @@
 #   make test       the suite without the slow tests      make test-all   everything
 #   make check      formatting, lint, types, floors       make fmt        put the formatting right
 #   make demo       the newsroom; another folder of Markdown with INPUT=path
+#   make mutants    leaves out each condition of ownership in a copy, and shows which test notices
 #   make bench      Rowlock beside the raw loop           ARGS="…" goes on to pytest, the demo or the bench
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test test-all check check-format check-lint check-types check-floors fmt demo bench clean
+.PHONY: help venv test test-all check check-format check-lint check-types check-floors fmt mutants demo bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +44,9 @@ check-floors: $(STAMP)
 fmt: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+mutants: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python -m rowlock demo $(if $(INPUT),--input "$(INPUT)",--input README.md --input docs) --output demo-out $(ARGS)
