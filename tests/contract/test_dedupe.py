@@ -287,6 +287,17 @@ def test_a_window_that_outlasts_the_records_is_refused(app_factory: AppFactory, 
         app.declare("too long", max_attempts=1, timeout=1, dedupe_for=timedelta(days=14, milliseconds=1))
 
 
+def test_an_override_below_a_window_is_rejected(app_factory: AppFactory, database: Database) -> None:
+    # contract: E5, N4, N5
+    short = {"database": {"default": {"url": database.url}}, "retention": {"overrides": {"rowlock_job": "1h"}}}
+    app = app_factory(settings=short, migrate=False)
+    assert app.retention.violations() == []
+    app.declare("charge", max_attempts=1, timeout=1, dedupe_for=timedelta(hours=24))
+    [violation] = app.retention.violations()
+    assert "dedupe_for of job 'charge' needs rows for 1 d" in violation
+    assert "7 d go on" in violation
+
+
 def test_retention_leaves_the_records_that_still_answer(engine: sa.Engine) -> None:
     # contract: E5, N2, N4, N5
     # case: C55
@@ -333,3 +344,27 @@ def test_what_a_worker_finishes_is_a_duplicate_for_all_who_ask(
             again.append(charge.enqueue(key="k", connection=connection))
     assert again == [Enqueued(first.id, False, State.SUCCEEDED)] * 4
     assert ran == [first.id]
+
+
+def test_a_handlers_own_transaction_joins_it_too(
+    app_factory: AppFactory, database: Database, engine: sa.Engine
+) -> None:
+    # contract: E5, L8, E2
+    jobs, answers = Jobs(), list[Enqueued]()
+    charge = jobs.declare("charge", max_attempts=1, timeout=30, dedupe_for=HOUR)
+
+    @jobs.job(max_attempts=1, timeout=30, name="order", transactional=True)
+    def order(ctx: Context) -> None:
+        answers.append(charge.enqueue(key="k", connection=ctx.connection))
+        answers.append(charge.enqueue(key="other", connection=ctx.connection))
+
+    app = app_factory(jobs, settings={"database": {"default": {"url": database.url}}, "job": {"poll_ms": 10}})
+    first = charge.enqueue(key="k")
+    with engine.begin() as connection:
+        connection.execute(schema.job.update().values(state="succeeded"))
+    made = order.enqueue()
+    with app.worker_thread():
+        wait_until(lambda: app.records.get(made.id).state is State.SUCCEEDED)
+    assert answers[0] == Enqueued(first.id, False, State.SUCCEEDED)
+    assert answers[1].created
+    assert app.records.get(answers[1].id).state is State.PENDING

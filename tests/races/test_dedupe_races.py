@@ -124,7 +124,7 @@ def test_in_a_callers_transaction(
 
 
 @SERVERS
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
 async def test_in_an_async_callers_transaction(
     app: App, charge: Any, engine: sa.Engine, async_engine: Any, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
@@ -183,6 +183,23 @@ def test_eight_at_once_after_a_success_are_all_duplicates(app: App, charge: Any,
         return charge.enqueue(key="k")
 
     assert in_threads(*[enqueue] * 8) == [Enqueued(first.id, False, State.SUCCEEDED)] * 8
+
+
+def test_two_batches_with_the_same_keys_in_opposite_order(app: App, charge: Any, engine: sa.Engine) -> None:
+    # contract: E5, E4
+    # case: C52
+    for number in range(15):
+        items: list[Any] = [(None, {"key": f"{number}.{n}"}) for n in range(20)]
+        start = barrier(2)
+
+        def batch(items: list[Any], start: Any = start) -> list[Enqueued]:
+            start.wait()
+            return charge.enqueue_many(items)
+
+        one, two = in_threads(lambda items=items: batch(items), lambda items=items: batch(items[::-1]))
+        assert [answer.id for answer in one] == [answer.id for answer in two[::-1]]
+        assert sum(answer.created for answer in [*one, *two]) == 20
+    assert len(rows(engine)) == 300
 
 
 def test_while_a_worker_finishes_them_each_key_has_one_record(
