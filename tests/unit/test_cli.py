@@ -281,7 +281,7 @@ def test_settings_show_what_holds_where_it_is_from_and_its_bounds(cli: Cli, fold
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--mode", "api"], "mode 'api' serves HTTP"),
+        (["--mode", "api"], "mode 'api' serves HTTP, and settings names no application: http.app is missing (M3)"),
         (["--queue", "nowhere"], "queue 'nowhere' is not served by this program"),
     ],
 )

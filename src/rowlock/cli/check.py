@@ -56,16 +56,15 @@ def _findings(argument: str | None, option: str | None) -> Iterator[Finding]:
 
 
 def _of_mode(app: App) -> Iterator[Finding]:
-    from rowlock.errors import NotBuiltYet, StartRefused
+    from rowlock.errors import StartRefused
     from rowlock.findings import Finding
-    from rowlock.runtime.start import refuse_mode
+    from rowlock.runtime.start import mode_of
 
     try:
-        refuse_mode(app, None)
+        if any(job.has_handler for job in app.jobs.values()) or app.settings.runtime.mode is not None:
+            mode_of(app, None)  # a program that only enqueues is not run by this command
     except StartRefused as refused:
         yield Finding(app.settings.origin, 1, "mode", str(refused))
-    except NotBuiltYet:  # a program that only enqueues is not run by this command
-        return
 
 
 def _shown(finding: Finding) -> Finding:

@@ -36,7 +36,7 @@ def run(
     wait: Wait = True,
     uvloop: Uvloop = None,
 ) -> None:
-    """Run the program: work on its jobs until SIGTERM or SIGINT.
+    """Run the program: work on its jobs, and serve its ASGI application, until SIGTERM or SIGINT.
 
     The first signal drains: nothing new is claimed, attempts in work finish until runtime.shutdown_ms, the exit code
     is 0. A second one ends at once. Its log is on stderr; one line `ready: queues=…` says that it may claim now.

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Gen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from rowlock.runtime import start
+from rowlock.runtime import http, start
 from rowlock.runtime.bounds import end_all
 from rowlock.runtime.gauges import gauges
 from rowlock.runtime.health import HealthReport, LoopReport, Status
@@ -58,15 +58,13 @@ async def run(
     drained = True
     try:
         with live.known(app):
-            start.refuse_mode(app, mode)
+            asked = start.mode_of(app, mode)
+            if asked != "worker":
+                settings = app.settings.http
+                live.http = http.Http(http.application(settings, app.settings.origin), settings, on_end=live.stop)
             worker = await live.unless_stopped(start.prepare(app, queues=queues, wait=wait))
             if worker is not None:
-                live.serve(worker)
-                await worker.start()
-                sys.stderr.write(f"ready: queues={','.join(worker.queues)}\n")
-                sys.stderr.flush()
-                await live.stopped.wait()
-                drained = await worker.stop(_grace_s(app)) and worker.failed_by is None
+                drained = await _serve(app, live, None if asked == "api" else worker)
     finally:
         await _close(app)
         SIGNALS.finish()
@@ -77,15 +75,42 @@ async def run(
     return 0 if drained else 1
 
 
+async def _serve(app: Program, live: _Live, worker: Worker | None) -> bool:
+    """Listens and claims until it is told to stop; answers whether all of it came to its end (M5, M6)."""
+    ready: list[str] = []
+    try:
+        if live.http is not None:
+            await live.unless_stopped(live.http.listen())
+            ready.append(f"http={live.http.address}")
+        if worker is not None and not live.stopped.is_set():
+            live.serve(worker)
+            await worker.start()
+            ready.insert(0, f"queues={','.join(worker.queues)}")
+        if not live.stopped.is_set():
+            sys.stderr.write(f"ready: {' '.join(ready)}\n")
+            sys.stderr.flush()
+        await live.stopped.wait()
+    finally:
+        stopping = [part.stop(_grace_s(app)) for part in (live.http, worker) if part is not None]
+        ended = await asyncio.gather(*stopping)
+    return all(ended) and (worker is None or worker.failed_by is None)
+
+
 @asynccontextmanager
 async def embedded(app: Program, *, queues: Collection[str] | None = None) -> AsyncGenerator[Worker]:
     """A worker on the running loop, for as long as the block lasts; no signal handlers.
 
-    Entering fails at once for a database that is not there; leaving drains for at most `shutdown_ms` and a little.
+    Entering fails at once for a database that is not there; leaving drains for at most `shutdown_ms` and a little. In
+    mode api nothing is claimed, nor within the command, which works by itself: the worker is then one that never starts
+    (M3).
     """
     live = _Live(asyncio.get_running_loop())
+    idle = app.settings.runtime.mode == "api" or any(other.http for other in _live.get(app, ()))
     with live.known(app):
         worker = await start.prepare(app, queues=queues)
+        if idle:
+            yield worker
+            return
         live.serve(worker)
         await worker.start()
         live.on_stop = lambda: worker.stop(_grace_s(app))
@@ -178,6 +203,7 @@ class _Live:
         self.loop = loop
         self.stopped = asyncio.Event()
         self.worker: Worker | None = None
+        self.http: http.Http | None = None
         self.on_stop: Callable[[], Awaitable[object]] | None = None
         self._task: asyncio.Future[object] | None = None
 
@@ -200,6 +226,8 @@ class _Live:
 
     def stop(self) -> None:
         self.stopped.set()
+        if self.http is not None:
+            self.http.close()
         if self.on_stop is not None and self._task is None:
             self._task = asyncio.ensure_future(self.on_stop())
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from rowlock.errors import DatabaseUnavailable, NotBuiltYet, StartRefused
+from rowlock.errors import DatabaseUnavailable, StartRefused
 from rowlock.model.job import Job
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
@@ -53,31 +53,33 @@ async def prepare(
     return worker
 
 
-def refuse_mode(app: Program, mode: str | None) -> None:
-    """What `--mode` and `runtime.mode` ask for must be something that this program can do (M3)."""
-    of_file = app.settings.runtime.mode
+def mode_of(app: Program, mode: str | None) -> str:
+    """What runs: api, worker or all. Raises `StartRefused` for what this program can not do (M3)."""
+    of_file, origin = app.settings.runtime.mode, app.settings.origin
     if mode is not None and of_file not in (None, "all", mode):
         raise StartRefused(
             f"mode {mode!r} is not part of runtime.mode {of_file!r}; "
             f"a flag narrows the file's mode, it does not widen it (M1)"
         )
     jobs = any(job.has_handler for job in app.jobs.values())
-    if jobs and mode is None and of_file is None and app.settings.origin != "settings":
+    http = app.settings.http.app is not None
+    if jobs and mode is None and of_file is None and origin != "settings":
         raise StartRefused(
-            f"{app.settings.origin}: runtime.mode is missing; an application with jobs says in its settings file "
+            f"{origin}: runtime.mode is missing; an application with jobs says in its settings file "
             f"which of api, worker and all a deployment is (M3)"
         )
-    asked = mode or of_file or ("worker" if jobs else "api")
-    if asked != "worker":
-        raise NotBuiltYet(
-            f"mode {asked!r} serves HTTP (M3), which this version of Rowlock does not have yet; "
-            + ("use mode 'worker'" if jobs else "and the application has no job with a handler to work on")
-        )
-    if not jobs:
+    asked = mode or of_file or (("all" if http else "worker") if jobs else "api")
+    if asked != "worker" and not http:
         raise StartRefused(
-            "mode 'worker' works on jobs, and this application has none with a handler (M3); "
+            f"mode {asked!r} serves HTTP, and {origin} names no application: http.app is missing (M3); "
+            + ("give it, or use mode 'worker'" if jobs else "give it: there is no job with a handler to work on either")
+        )
+    if asked != "api" and not jobs:
+        raise StartRefused(
+            f"mode {asked!r} works on jobs, and this application has none with a handler (M3); "
             "declare one, or name its module in App(include=[…])"
         )
+    return asked
 
 
 async def _refuse_changed(app: Program, db: Database) -> None:
