@@ -370,7 +370,7 @@ async def test_the_context_says_what_the_record_is(make: Callable[..., Live]) ->
 
 
 async def test_hooks_and_handler_share_a_thread_or_a_task_and_a_context(make: Callable[..., Live]) -> None:
-    # contract: H2
+    # contract: H2; case: C23
     live, seen = make(), list[tuple[str, Any, Any, Any]]()
 
     def here() -> Any:

@@ -174,7 +174,7 @@ async def test_two_workers_share_a_queue_without_running_anything_twice(
 async def test_failing_statements_are_tried_again_and_an_outage_is_said_once(
     make: Callable[..., Live], what: str, dialect: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # contract: K2
+    # contract: K2; case: C33
     live, runs = make(workers=5, lease_ms=1_200), Counter[int]()
     failed: dict[str, list[str]] = {}
 
@@ -350,7 +350,7 @@ async def test_a_pool_that_is_too_small_refuses_to_start_with_the_arithmetic(
 
 
 async def test_the_smallest_pool_is_enough(app_factory: Callable[..., App], database: Database) -> None:
-    # contract: C8
+    # contract: C8; case: C11
     """Claims, settlements, rescues and renewals of twenty slots, on two connections each of worker and keeper."""
     live, go = Live(app_factory, database), asyncio.Event()
     settings = {
@@ -381,7 +381,7 @@ async def test_the_smallest_pool_is_enough(app_factory: Callable[..., App], data
 async def test_the_applications_traffic_can_not_starve_the_worker(
     app_factory: Callable[..., App], database: Database, kind: str
 ) -> None:
-    # contract: C8
+    # contract: C8; case: C11
     jobs, done = Jobs(), list[int]()
 
     @jobs.job(max_attempts=1, timeout=5, name="job")
@@ -660,7 +660,7 @@ def secrets_in(records: list[logging.LogRecord]) -> list[str]:
 async def test_nothing_secret_is_stored_or_logged_at_any_level(
     make: Callable[..., Live], database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # contract: S6
+    # contract: S6; case: C64
     live, live_errors = make(workers=4), list[BaseException]()
     caplog.set_level(logging.DEBUG)  # the root: of every library too
     caplog.set_level(logging.DEBUG, "sqlalchemy.engine")  # which the library keeps quiet unless it is asked
@@ -717,7 +717,7 @@ async def test_nothing_secret_is_stored_or_logged_at_any_level(
 
 
 def test_an_enqueue_that_fails_shows_no_payload(make: Callable[..., Live], caplog: pytest.LogCaptureFixture) -> None:
-    # contract: S6
+    # contract: S6; case: C64
     live = make()
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "sqlalchemy.engine")

@@ -13,7 +13,7 @@ from support.waiting import wait_until
 FAST = {"workers": 8, "poll_ms": 50}
 
 
-# contract: C4, L1, L7, R2, K2
+# contract: C4, L1, L7, R2, K2; case: C01
 def test_a_record_of_a_killed_worker_comes_back_after_its_lease(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(
         f"""
@@ -58,7 +58,7 @@ def test_a_record_of_a_killed_worker_comes_back_after_its_lease(kill_kit, engine
     assert len(kit.effects("end")) == 1
 
 
-# contract: C4, C5, E8, L1, L7
+# contract: C4, C5, E8, L1, L7; case: C05, C07, C08
 @mostly_slow("postgresql")
 def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, dialect: str) -> None:
     """A poison pill that kills every process that takes it, kills at named points, and kills at random moments."""
@@ -66,6 +66,8 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
     short = "timeout=1, lease=1.1" if dialect == "sqlite" else limits(dialect)
     kit = kill_kit(
         f"""
+    import re
+    import sqlalchemy as sa
     from support.effects import effects
 
     def die() -> None:
@@ -78,6 +80,14 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
 
     async def point(ctx: Context) -> None:
         note("start", ctx)
+
+    # Where a settlement was sent and not heard of: committed already, or gone with its transaction.
+    def settling(_connection, _cursor, statement, *_) -> None:
+        if re.search(r"SET [`\\"]?state[`\\"]? = 'succeeded'", statement) and not effects("dies settling"):
+            note("dies settling")
+            die()
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", settling)
 
     points = [
         jobs.job(name=name, max_attempts=50, priority=2, {short})(point)
@@ -124,6 +134,7 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
         time.sleep(0.02)
         assert len(kit.workers) < 20, kit.story()
 
+    assert len(kit.effects("dies settling")) == 1
     pill = table.one("pill")
     assert (pill.attempt, pill.error_category) == (3, "attempts_exhausted")
     starts = {(one.job, one.attempt) for one in kit.effects("start")}

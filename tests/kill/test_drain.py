@@ -12,7 +12,7 @@ from support.story import Table, complaints, lease_of, limits, logged, mostly_sl
 from support.waiting import wait_until
 
 
-# contract: M6, L4, C3
+# contract: M6, L4, C3; case: C12
 def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:
@@ -46,21 +46,32 @@ def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
     assert not complaints(kit.workers)
 
 
-# contract: M6, C3
+# contract: M6, C3; case: C16
 @mostly_slow("postgresql")
-@pytest.mark.parametrize("point", ["claimed", "ended"])
+@pytest.mark.parametrize("point", ["claimed", "ended", "settling"])
 def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, point: str, dialect: str) -> None:
-    """While a claim is handed over: all of it goes back, unspent. After the handler: it is settled."""
+    """While a claim is handed over all of it goes back, unspent. After the handler and in mid-settle it is settled."""
     kit = kill_kit(
         """
+    import re
+    import sqlalchemy as sa
+
     @jobs.job(name="work", max_attempts=1, timeout=30)
     async def work(ctx: Context) -> None:
         note("start", ctx)
 
     def term(_about) -> None:
         os.kill(os.getpid(), 15)
+
+    def settling(_connection, _cursor, statement, *_) -> None:
+        if re.search(r"SET [`\\"]?state[`\\"]? = 'succeeded'", statement):
+            term(None)
     """,
-        after={"claimed": "app.on('claimed')(term)", "ended": "app.after_attempt(term)"}[point],
+        after={
+            "claimed": "app.on('claimed')(term)",
+            "ended": "app.after_attempt(term)",
+            "settling": "sa.event.listen(sa.Engine, 'before_cursor_execute', settling)",
+        }[point],
         job={"workers": 20, "poll_ms": 50},
     )
     kit.module.work.enqueue_many([None] * (20 if point == "claimed" else 1))
@@ -75,7 +86,7 @@ def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, poin
     assert not complaints(kit.workers)
 
 
-# contract: M6, R4, R7
+# contract: M6, R4, R7; case: C13, C15
 def test_what_does_not_finish_in_time_is_handed_back_with_its_attempt(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:
@@ -183,7 +194,7 @@ def test_a_handler_that_can_not_be_stopped_keeps_its_lease_and_not_the_process(
     assert not complaints(kit.workers)
 
 
-# contract: M6
+# contract: M6; case: C14
 @mostly_slow("mariadb")
 def test_a_second_signal_ends_the_process_at_once(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(
@@ -220,7 +231,7 @@ def test_a_second_signal_ends_the_process_at_once(kill_kit, engine: sa.Engine, d
     assert len(kit.effects("start")) == 4
 
 
-# contract: M6, K3
+# contract: M6, K3; case: C14
 @mostly_slow("sqlite")
 def test_signals_while_idle_and_before_the_first_claim(
     kill_kit, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, dialect: str

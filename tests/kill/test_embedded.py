@@ -26,7 +26,7 @@ def fixed() -> list[object]:
     return [signal.getsignal(number) for number in HANDLED]
 
 
-# contract: M6
+# contract: M6; case: C14
 async def test_an_embedded_worker_takes_no_signals_and_stops_when_asked(app_factory, engine: sa.Engine) -> None:
     jobs = Jobs()
     running = Signal("the handler runs")
@@ -106,7 +106,7 @@ def _files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-# contract: M6
+# contract: M6; case: C14
 @mostly_slow("mariadb")
 def test_a_program_with_a_worker_in_it_keeps_its_own_signal_handlers(
     kill_kit, engine: sa.Engine, tmp_path: Path, dialect: str

@@ -87,7 +87,7 @@ def good(ctx: Context) -> None:
 """
 
 
-# contract: R2, R3, R4, R6
+# contract: R2, R3, R4, R6; case: C68, C70, C72
 @mostly_slow("postgresql")
 @pytest.mark.parametrize("loop", ["--uvloop", "--no-uvloop"])
 def test_whatever_a_handler_does_the_worker_serves_on(kill_kit, engine: sa.Engine, loop: str, dialect: str) -> None:
@@ -123,7 +123,7 @@ def test_whatever_a_handler_does_the_worker_serves_on(kill_kit, engine: sa.Engin
     assert "never retrieved" not in worker.stderr
 
 
-# contract: R3, H1, M6
+# contract: R3, H1, M6; case: C69
 @mostly_slow("sqlite")
 def test_threads_that_hang_are_counted_and_do_not_keep_the_process(kill_kit, engine: sa.Engine, dialect: str) -> None:
     """C69: the slots stay taken, nothing else is started; with every slot gone the process ends, with 1."""
@@ -151,3 +151,32 @@ def test_threads_that_hang_are_counted_and_do_not_keep_the_process(kill_kit, eng
     ]  # fmt: skip
     assert table.ends()["quick"] == ("pending", 0, None)
     assert len(kit.effects("start")) == 2
+
+
+# contract: H1, M6
+@mostly_slow("sqlite")
+def test_a_loop_that_keeps_ending_by_a_defect_ends_the_process_with_1(
+    kill_kit, engine: sa.Engine, dialect: str
+) -> None:
+    """Four ends are survived; what is in work at the fifth is finished, and nothing more is started."""
+    kit = kill_kit(
+        """
+    from rowlock.runtime import faults
+
+    @jobs.job(name="work", max_attempts=1, timeout=30)
+    async def work(ctx: Context) -> None:
+        note("start", ctx)
+        while not ctx.stopping:
+            await asyncio.sleep(0.01)
+
+    faults.arm("announcer", RuntimeError("S3CR3T"), 5)
+    """,
+        job={"workers": 1, "poll_ms": 50},
+    )
+    kit.module.work.enqueue_many([None, None])
+    table, worker = Table(engine), kit.start()
+    assert worker.wait() == 1
+    assert len(logged([worker], "ERROR", "the loop 'announcer' ended by a defect")) == 5
+    assert logged([worker], "ERROR", "the loop 'announcer' ended 5 times within a minute (H1)")
+    assert sorted(row.state for row in table.rows()) == ["pending", "succeeded"]
+    assert "S3CR3T" not in worker.stderr

@@ -10,7 +10,7 @@ from support.story import Table, complaints, logged, mostly_slow, wait_logged
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="L5: on SQLite the lease covers the timeout instead")
 
 
-# contract: L4, L7, K3
+# contract: L4, L7, K3; case: C02, C09
 @mostly_slow("postgresql", ("postgresql", "mariadb"))  # L5: on SQLite the lease covers the timeout instead
 def test_long_blocking_and_burning_handlers_keep_their_leases(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(
@@ -63,7 +63,7 @@ def test_long_blocking_and_burning_handlers_keep_their_leases(kill_kit, engine: 
     assert not complaints(kit.workers)
 
 
-# contract: L5, L1
+# contract: L5, L1; case: C02
 @pytest.mark.databases("sqlite", reason="L5: only there does a handler's write transaction block renewal")
 def test_a_handler_may_hold_sqlites_write_lock_for_nine_tenths_of_its_lease(kill_kit, engine: sa.Engine) -> None:
     kit = kill_kit(
@@ -125,7 +125,7 @@ def test_a_call_that_keeps_the_interpreter_past_its_lease_is_refused_not_doubled
     assert len(kit.effects("start")) == 2
 
 
-# contract: L4, L7
+# contract: L4, L7; case: C02
 @SERVERS
 @pytest.mark.slow
 def test_twenty_long_jobs_of_ten_leases(kill_kit, engine: sa.Engine) -> None:

@@ -121,7 +121,7 @@ def test_a_worker_that_is_cut_off_is_told_and_another_goes_on(kill_kit, database
     assert not complaints(kit.workers)
 
 
-# contract: K2
+# contract: K2; case: C21
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_worker_recovers_from_silent_refused_and_slow_networks(

@@ -45,7 +45,7 @@ def own_table(own_database: Database):
     engine.dispose()
 
 
-# contract: K2, L3, L1
+# contract: K2, L3, L1; case: C21
 @SERVERS
 def test_a_server_that_stops_or_dies_and_comes_back(
     kill_kit, own_server: OwnServer, own_database: Database, own_table: Table
@@ -85,7 +85,7 @@ def test_a_server_that_stops_or_dies_and_comes_back(
     assert worker.wait() == 0
 
 
-# contract: K2
+# contract: K2; case: C21
 @SERVERS
 @pytest.mark.slow
 def test_a_server_that_is_there_and_does_not_answer(
@@ -124,7 +124,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-# contract: K2, C8
+# contract: K2, C8; case: C23
 @SERVERS
 @pytest.mark.parametrize("idle_s", [0, pytest.param(6, marks=pytest.mark.slow)])
 def test_all_connections_are_ended_by_the_server(
@@ -164,7 +164,7 @@ def _end_sessions(database: Database, dialect: str) -> None:
             continue
 
 
-# contract: M5, K2, Z1
+# contract: M5, K2, Z1; case: C24
 @SERVERS
 def test_a_database_that_is_not_there_at_the_start(kill_kit, database: Database) -> None:
     kit = kill_kit(JOBS, job={"poll_ms": 50})
@@ -217,7 +217,7 @@ def _refused(worker: Worker) -> None:
     assert len(worker.stderr.strip().splitlines()) == 1  # a sentence, no traceback
 
 
-# contract: M5, Z1
+# contract: M5, Z1; case: C24
 @SERVERS
 def test_a_refused_login_is_told_at_once_and_not_waited_for(
     kill_kit, own_server: OwnServer, own_database: Database, dialect: str
@@ -230,7 +230,7 @@ def test_a_refused_login_is_told_at_once_and_not_waited_for(
     assert "password" in worker.stderr
 
 
-# contract: K2
+# contract: K2; case: C21
 @SERVERS
 def test_a_database_that_is_read_only_for_a_while(
     kill_kit, own_server: OwnServer, own_database: Database, own_table: Table, dialect: str

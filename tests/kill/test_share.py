@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from support.story import Table, complaints, logged
 
 
-# contract: C2, C3, C4, K1, K5
+# contract: C2, C3, C4, K1, K5; case: C06
 @pytest.mark.parametrize(("workers", "records"), [(4, 500), pytest.param(16, 2000, marks=pytest.mark.slow)])
 def test_each_record_is_started_once(kill_kit, engine: sa.Engine, dialect: str, workers: int, records: int) -> None:
     kit = kill_kit(

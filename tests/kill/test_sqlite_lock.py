@@ -40,7 +40,7 @@ def quick(ctx: Context) -> None:
 """
 
 
-# contract: K2, C7, L4
+# contract: K2, C7, L4; case: C21, C32
 def test_the_file_is_locked_at_the_start_at_a_claim_and_at_a_settlement(
     kill_kit, database: SQLite, engine: sa.Engine, dialect: str
 ) -> None:
@@ -68,7 +68,7 @@ def test_the_file_is_locked_at_the_start_at_a_claim_and_at_a_settlement(
     assert worker.wait() == 0
 
 
-# contract: K2, L5
+# contract: K2, L5; case: C30
 @pytest.mark.slow
 def test_renewals_that_meet_a_locked_file_are_tried_again(
     kill_kit, database: SQLite, engine: sa.Engine, dialect: str
@@ -95,7 +95,7 @@ def test_renewals_that_meet_a_locked_file_are_tried_again(
     assert not complaints([worker, idle])
 
 
-# contract: C7
+# contract: C7; case: C31
 def test_an_application_keeps_writing_beside_its_workers(
     kill_kit, database: SQLite, engine: sa.Engine, dialect: str
 ) -> None:

@@ -232,7 +232,7 @@ def drained_rest(jobs: JobTable, got: list[list[int]]) -> bool:
 
 
 def test_many_rescuers_move_an_expired_record_on_once(jobs: JobTable) -> None:
-    # contract: L7
+    # contract: L7; case: C04
     rescuers = [jobs.another() for _ in range(6)]
     for db in rescuers:
         db.run(rescue, JOBS)  # connected
