@@ -30,6 +30,7 @@ from rowlock.store.asked import carry_out
 from support.cli import Result, commands
 from support.databases import Database
 from support.jobtable import JobTable
+from support.races import Blocker
 
 jobs = Jobs()
 
@@ -249,6 +250,19 @@ def test_it_waits_for_another_cancel_of_the_same_record_only_and_not_for_ever(
             app.records.cancel(first.id)
         assert app.records.cancel(second.id) is State.RUNNING
     assert [id_ for id_, _ in cancels(table)] == [first.id, second.id]
+
+
+@pytest.mark.databases("sqlite", reason="E4: servers have no lock of the whole database")
+def test_a_file_that_somebody_writes_to_is_busy_and_said_to_be(app: App, table: JobTable, database: Database) -> None:
+    # contract: O4
+    app.databases["default"].wait_ms = 100
+    app.close()
+    [hold] = table.running()
+    with Blocker(database) as blocker:
+        blocker.begin()
+        with pytest.raises(EnqueueBusy, match="another transaction"):
+            app.records.cancel(hold.id)
+    assert app.records.cancel(hold.id) is State.RUNNING
 
 
 def test_the_audit_table_tells_of_it_once_a_deed(app: App, table: JobTable) -> None:  # contract: O4, O6
