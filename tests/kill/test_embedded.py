@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import sqlalchemy as sa
 
 from rowlock import Context, Jobs
 from support.databases import Database
+from support.kill import Worker
 from support.story import Table, complaints, mostly_slow
 from support.waiting import Signal, wait_until
 
@@ -68,42 +67,53 @@ async def _until(fact) -> None:
 
 
 # contract: H3, M6, E8
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what others left
-@pytest.mark.slow  # counts files of the whole process: wants one of its own
-def test_connections_threads_and_files_are_back_after_a_stop(
-    app_factory, database: Database, engine: sa.Engine
-) -> None:
-    jobs = Jobs()
+def test_connections_threads_and_files_are_back_after_a_stop(kill_kit, database: Database, tmp_path: Path) -> None:
+    """In a process of its own: this one opens and closes files for its other tests at any moment."""
+    kit = kill_kit("""
+    done = []
 
     @jobs.job(name="sync", max_attempts=3, timeout=5)
-    def sync() -> None: ...
+    def sync() -> None:
+        done.append(1)
 
     @jobs.job(name="asynchronous", max_attempts=3, timeout=5)
-    async def asynchronous() -> None: ...
+    async def asynchronous() -> None:
+        done.append(1)
+    """)
+    (tmp_path / "host.py").write_text(f"""
+import gc, os, threading, time
+from {kit.name} import app, asynchronous, done, sync
 
-    app, table = app_factory(jobs), Table(engine)
-
-    def round(number: int) -> None:
-        sync.enqueue_many([None] * 50)
-        asynchronous.enqueue_many([None] * 50)
-        with app.worker_thread():
-            table.wait(lambda rows: sum(row.state == "succeeded" for row in rows) == 100 * number)
-        app.close()
-        engine.dispose()
-
-    round(1)  # whatever is loaded once is loaded now
-    gc.collect()  # what earlier tests left to the collector is not this one's
-    threads, files, sessions = threading.active_count(), _files(), len(database.sessions())
-    for number in (2, 3):
-        round(number)
-    wait_until(lambda: len(database.sessions()) <= sessions, what=lambda: str(database.sessions()))
-    assert threading.active_count() == threads
+def round(number):
+    sync.enqueue_many([None] * 50)
+    asynchronous.enqueue_many([None] * 50)
+    with app.worker_thread():
+        while len(done) < 100 * number:
+            time.sleep(0.01)
+    app.close()
     gc.collect()
-    assert _files() <= files
+    opened = (f"/proc/self/fd/{{fd}}" for fd in os.listdir("/proc/self/fd"))
+    files = sorted(os.readlink(one) for one in opened if os.path.lexists(one))  # the listing's own is closed again
+    print("counted", len(files), sorted(thread.name for thread in threading.enumerate()), files, flush=True)
 
-
-def _files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+app.migrate()
+for number in range(1, 5):
+    round(number)
+while not os.path.exists("end"):
+    time.sleep(0.01)
+""")
+    before = len(database.sessions())
+    host = Worker([sys.executable, "host.py"], kit.folder, kit.url, 98)
+    kit.workers.append(host)
+    wait_until(lambda: host.stderr.count("counted") == 4 or not host.running, what=lambda: host.stderr)
+    assert host.running, host.stderr
+    wait_until(lambda: len(database.sessions()) <= before, what=lambda: str(database.sessions()))
+    counts = [line.split(" ", 2)[1:] for line in host.stderr.splitlines() if line.startswith("counted")]
+    # Whatever is loaded once is loaded by the first round.
+    assert {count for count, _ in counts[1:]} == {counts[0][0]}, host.stderr
+    assert {names.split("]")[0] for _, names in counts} == {"['MainThread'"}, host.stderr
+    (tmp_path / "end").touch()
+    assert host.wait() == 0
 
 
 # contract: M6; case: C14
@@ -133,8 +143,6 @@ with app.worker_thread():
 note("mine")
 sys.exit(7)
 """)
-    from support.kill import Worker
-
     worker = Worker([sys.executable, "host.py"], kit.folder, kit.url, 99)
     kit.workers.append(worker)
     kit.wait_for("start")
