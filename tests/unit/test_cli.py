@@ -296,6 +296,17 @@ def test_run_refuses_what_the_program_can_not_do(folder: Path, arguments: list[s
     assert not (folder / "news.db").exists()
 
 
+def test_run_refuses_a_setting_that_would_have_no_effect() -> None:
+    # contract: J1, M1
+    from rowlock import App
+    from rowlock.errors import StartRefused
+    from rowlock.runtime.start import mode_of
+
+    app = App(settings={"database": {"default": {"url": "sqlite:///x.db"}}, "health": {"port": 9090}})
+    with pytest.raises(StartRefused, match=r"health\.port is 9090, .* leave health out"):
+        mode_of(app, None)
+
+
 def test_uvloop_that_is_not_there_is_refused_with_its_remedy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("rowlock.runtime.signals.SIGNALS.install", lambda: None)

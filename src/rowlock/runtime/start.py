@@ -56,6 +56,11 @@ async def prepare(
 def mode_of(app: Program, mode: str | None) -> str:
     """What runs: api, worker or all. Raises `StartRefused` for what this program can not do (M3)."""
     of_file, origin = app.settings.runtime.mode, app.settings.origin
+    if app.settings.health.port is not None:
+        raise StartRefused(
+            f"{origin}: health.port is {app.settings.health.port}, and this version serves no health of its own (H1); "
+            f"leave health out, and answer with app.health() from a route of your ASGI application"
+        )
     if mode is not None and of_file not in (None, "all", mode):
         raise StartRefused(
             f"mode {mode!r} is not part of runtime.mode {of_file!r}; "
