@@ -12,11 +12,12 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bench import claims, drain, enqueue
+from bench import claims, drain, enqueue, schedules
 from bench.places import Place, place
 from bench.results import Results
 
-PARTS = ("drain", "enqueue", "claims")
+PARTS = ("drain", "enqueue", "claims", "schedules")
+SCHEDULES = 1_000
 KINDS = ("sqlite", "postgresql", "mariadb")
 LOOPS = ("asyncio", "uvloop")
 SLOTS = (10, 100, 256)
@@ -46,7 +47,7 @@ def _first_line(error: BaseException) -> str:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="drain, enqueue, claims; all if none is named")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"{', '.join(PARTS)}; all if none is named")
     parser.add_argument("--quick", action="store_true", help="a minute's look: small numbers, one round, asyncio alone")
     parser.add_argument("--resume", action="store_true", help="leave out what stands in the results' file already")
     parser.add_argument("--database", action="append", choices=KINDS)
@@ -135,10 +136,19 @@ def _claims(here: Place, options: argparse.Namespace, _drivers: Path | None, res
         results.add(here.kind, "claims", {"what": name}, row, text)
 
 
+def _schedules(here: Place, _options: argparse.Namespace, _drivers: Path | None, results: Results) -> None:
+    if results.has(here.kind, "schedules", {"what": "idle"}):
+        return
+    cost = schedules.measure(here, SCHEDULES)
+    text = f"idle   {cost['ms']:.2f} ms a pass over {SCHEDULES:,} schedules, {cost['statements']:g} statements"
+    results.add(here.kind, "schedules", {"what": "idle"}, {"schedules": SCHEDULES, **cost}, text)
+
+
 PART: dict[str, Callable[[Place, argparse.Namespace, Path | None, Results], None]] = {
     "drain": _drain,
     "enqueue": _enqueue,
     "claims": _claims,
+    "schedules": _schedules,
 }
 
 

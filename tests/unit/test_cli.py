@@ -39,6 +39,10 @@ COMMANDS = [
     ["records", "list"],
     ["records", "show"],
     ["records", "counts"],
+    ["schedules", "list"],
+    ["schedules", "accept"],
+    ["schedules", "forget"],
+    ["schedules", "explain"],
 ]
 
 

@@ -60,16 +60,15 @@ root.add_typer(
     _tree("Look at queues, pause and resume them.", list=queues.list_, pause=queues.pause, resume=queues.resume),
     name="queues",
 )
-root.add_typer(
-    _tree(
-        "Jobs that run by themselves: when, how far they are, and what was changed.",
-        list=schedules.list_,
-        accept=schedules.accept,
-        forget=schedules.forget,
-        explain=schedules.explain,
-    ),
-    name="schedules",
+_schedules = _tree(
+    "Jobs that run by themselves: when, how far they are, and what was changed. Without a command it lists them.",
+    list=schedules.list_,
+    accept=schedules.accept,
+    forget=schedules.forget,
+    explain=schedules.explain,
 )
+_schedules.callback(invoke_without_command=True, no_args_is_help=False)(schedules.bare)
+root.add_typer(_schedules, name="schedules")
 
 
 def _version(wanted: bool) -> None:

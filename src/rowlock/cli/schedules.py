@@ -27,6 +27,12 @@ From = Annotated[
 CountOption = Annotated[int, typer.Option("--count", "-n", min=1, max=MOST, help="How many minutes to show.")]
 
 
+def bare(context: typer.Context) -> None:
+    """`rowlock schedules`, with nothing behind it, is `rowlock schedules list` (T8)."""
+    if context.invoked_subcommand is None:
+        list_()
+
+
 @sentences
 def list_(app: Application = None, app_option: ApplicationOption = None, json: Json = False) -> None:
     """Show each schedule: its cron text, when it ran last, when it will next, and how late that is.

@@ -31,7 +31,7 @@ class Cron:
     another kind of thing than text. Two texts with the same meaning field by field are equal.
     """
 
-    __slots__ = ("_hours", "_minutes", "_months", "fields", "text")
+    __slots__ = ("_hours", "_minutes", "_months", "fields", "fingerprint", "text")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
@@ -41,6 +41,9 @@ class Cron:
         """The values that each field admits."""
         self._minutes, self._hours, _, self._months, _ = (sorted(values) for values in self.fields)
         self._refuse_never()
+        parsed = "\n".join(",".join(map(str, sorted(values))) for values in self.fields)
+        self.fingerprint: str = hashlib.sha256(_FORMAT + parsed.encode()).hexdigest()
+        """SHA-256 of the parsed sets, 64 hexadecimal digits: the same for every spelling of them (T3)."""
 
     def __repr__(self) -> str:
         return f"Cron({self.text!r})"
@@ -50,12 +53,6 @@ class Cron:
 
     def __hash__(self) -> int:
         return hash(self.fields)
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the parsed sets, 64 hexadecimal digits: the same for every spelling of them (T3)."""
-        parsed = "\n".join(",".join(map(str, sorted(values))) for values in self.fields)
-        return hashlib.sha256(_FORMAT + parsed.encode()).hexdigest()
 
     def describe(self) -> str:
         """It in words, as "at 09:00 on Monday to Friday (UTC)"."""
