@@ -552,7 +552,7 @@ async def test_a_worker_does_not_start_with_a_changed_schedule(
     jobs = Jobs()
     ran: list[int] = []
 
-    @jobs.job(**POLICY, name="tick", schedule="0 * * * *")
+    @jobs.job(**POLICY, name="tick", schedule="0 * * * *", catch_up_max=timedelta(days=1))
     def tick(ctx: Context) -> None:
         ran.append(ctx.id)
 
@@ -728,6 +728,48 @@ async def test_busy_slots_do_not_delay_the_scheduler(app_factory: Callable[..., 
         release.set()
         await wait_until_async(lambda: all(row.state == "succeeded" for row in _jobs_of(engine)))
     await app.aclose()
+
+
+# --- the test kit (X1) ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["file", "connection"])
+def test_a_case_sees_its_schedules_when_it_begins(
+    app_factory: Callable[..., App], engine: sa.Engine, place: str
+) -> None:
+    # contract: X1, T4
+    jobs, ran = Jobs(), list[datetime]()
+
+    @jobs.job(**POLICY, name="tick", schedule="0 * * * *")
+    def tick(ctx: Context) -> None:
+        ran.append(ctx.run_at)
+
+    app = app_factory(jobs)
+    with engine.connect() as connection:
+        options: dict[str, Any] = {"connection": connection} if place == "connection" else {}
+        with TestApp(app, now=START, **options) as case:
+            case.advance(hours=2)
+            assert case.drain() == 2
+            case.advance(timedelta(days=1_000))
+            assert case.drain(limit=5) == 5
+            assert case.drain() == 24 - 5
+            assert case.schedules.list()[0].lag == timedelta(0)
+        connection.rollback()
+    assert ran[:2] == [at("01 13:00"), at("01 14:00")]
+    assert app.records.counts() == ()
+
+
+def test_a_handler_that_moves_the_clock_makes_further_minutes_due(office: Office) -> None:
+    # contract: X1, X2
+    @office.jobs.job(**POLICY, name="long")
+    async def long() -> None:
+        office.case.advance(minutes=2)
+
+    office.schedule("* * * * *")
+    office.case.drain()
+    long.enqueue()
+    assert office.case.drain() == 3
+    assert office.ran == [("tick", at("01 12:01")), ("tick", at("01 12:02"))]
 
 
 # --- the clock (L2) ---------------------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ jobs.job(max_attempts=5, timeout="30")  # error
 jobs.job(max_attempts=5, timeout=30, dedupe=60)  # error
 jobs.job(max_attempts=5, timeout=30, backoff=5)  # error
 jobs.job(max_attempts=5, timeout=30, executor="fiber")  # error
+jobs.job(max_attempts=5, timeout=30, schedule=5)  # error
+jobs.job(max_attempts=5, timeout=30, schedule="* * * * *", catch_up="last")  # error
+jobs.job(max_attempts=5, timeout=30, schedule="* * * * *", overlap=True)  # error
+jobs.declare("a", max_attempts=5, timeout=30, schedule="* * * * *")  # error
 jobs.declare("a", input=Publish(1), max_attempts=5, timeout=30)  # error
 jobs.declare(input=Publish, max_attempts=5, timeout=30)  # error
 app.job(max_attempts=5)  # error

@@ -20,6 +20,7 @@ from rowlock import (
     AuditPage,
     Backoff,
     Context,
+    Cron,
     Dead,
     Done,
     Drop,
@@ -33,6 +34,7 @@ from rowlock import (
     QueueInfo,
     Record,
     Retry,
+    ScheduleInfo,
     Snooze,
     State,
 )
@@ -203,3 +205,22 @@ async def operates_async(session: AsyncSession) -> None:
     assert_type(await app.records.apurge(key="k", by="ann"), Done)
     assert_type(await app.queues.aresume("billing", connection=session), bool)
     assert_type(await app.audit.alist(), AuditPage)
+
+
+@jobs.job(max_attempts=3, timeout=30, schedule="0 * * * *", catch_up="latest", overlap="skip")
+def hourly() -> None: ...
+
+
+@jobs.job(max_attempts=3, timeout=30, schedule=Cron("30 4 * * 1-5"), catch_up_max=timedelta(days=1))
+async def nightly(ctx: Context) -> None:
+    assert_type(ctx.run_at, datetime)
+
+
+async def schedules(app: App, connection: Connection) -> None:
+    assert_type(Cron("* * * * *").next(datetime.now(UTC)), datetime)
+    assert_type(Cron("* * * * *").next(datetime.now(UTC), n=3), list[datetime])
+    assert_type(Cron("* * * * *").previous(datetime.now(UTC)), datetime)
+    assert_type(app.schedules.list(), list[ScheduleInfo])
+    assert_type(await app.schedules.alist(), list[ScheduleInfo])
+    assert_type(app.schedules.accept("news.hourly", by="ann", connection=connection), bool)
+    app.schedules.forget("news.gone")
