@@ -211,7 +211,10 @@ async def test_a_lost_hold_is_told_and_counted_once(make: Callable[..., Live]) -
     )  # fmt: skip
     assert lost.seconds > 0
     assert live.app.metrics()["rowlock_lost"].value(job="job", queue="default") == 1
-    assert [event.attempt for event in live.told("settled")] == [2]
+    ends = [
+        event for event in live.told("settled") if event.outcome != "returned"
+    ]  # the earlier one may run a moment yet
+    assert [(event.attempt, event.outcome) for event in ends] == [(2, "ack")]
 
 
 def test_every_event_is_one_that_can_be_listened_to() -> None:

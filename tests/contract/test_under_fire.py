@@ -87,7 +87,7 @@ async def test_a_deadlock_at_each_statement_under_load_costs_no_record_and_no_lo
     made = list[int]()
 
     def enqueue(step: int) -> None:
-        for n in range(10):
+        for n in range(4):
             keys = [f"{n}-{k}" for k in range(15)][::step]
             made.extend(each.id for each in job.enqueue_many([(None, {"key": key}) for key in keys]) if each.created)
             made.extend(each.id for each in job.enqueue_many([None] * 15))
