@@ -12,11 +12,11 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bench import claims, drain, enqueue, schedules
+from bench import claims, drain, enqueue, schedules, sweep
 from bench.places import Place, place
 from bench.results import Results
 
-PARTS = ("drain", "enqueue", "claims", "schedules")
+PARTS = ("drain", "enqueue", "claims", "schedules", "sweep")
 SCHEDULES = 1_000
 KINDS = ("sqlite", "postgresql", "mariadb")
 LOOPS = ("asyncio", "uvloop")
@@ -48,6 +48,7 @@ def _first_line(error: BaseException) -> str:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"{', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--backlog", type=int, default=20_000, help="due rows of one sweep")
     parser.add_argument("--quick", action="store_true", help="a minute's look: small numbers, one round, asyncio alone")
     parser.add_argument("--resume", action="store_true", help="leave out what stands in the results' file already")
     parser.add_argument("--database", action="append", choices=KINDS)
@@ -144,11 +145,26 @@ def _schedules(here: Place, _options: argparse.Namespace, _drivers: Path | None,
     results.add(here.kind, "schedules", {"what": "idle"}, {"schedules": SCHEDULES, **cost}, text)
 
 
+def _sweep(here: Place, options: argparse.Namespace, _drivers: Path | None, results: Results) -> None:
+    of = {"backlog": options.backlog}
+    if results.has(here.kind, "sweep", of):
+        return
+    cost = sweep.measure(here, options.backlog, options.rounds)
+    times = cost["beside"] / cost["alone"]
+    text = (
+        f"{cost['rate']:>7,.0f} rows/s   claims at p99 {cost['alone']:.2f} ms alone, {cost['beside']:.2f} beside   "
+        f"times {times:.2f}"
+    )
+    row = {"rate": cost["rate"], "alone_ms": cost["alone"], "beside_ms": cost["beside"], "times": times}
+    results.add(here.kind, "sweep", of, row, text)
+
+
 PART: dict[str, Callable[[Place, argparse.Namespace, Path | None, Results], None]] = {
     "drain": _drain,
     "enqueue": _enqueue,
     "claims": _claims,
     "schedules": _schedules,
+    "sweep": _sweep,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -17,8 +18,8 @@ from rowlock.runtime import faults
 from rowlock.runtime.bounds import bounded
 from rowlock.store.archive import Moved, TargetFailed, move
 from rowlock.store.failures import is_outage
-from rowlock.store.subject import Guard, Subject
-from rowlock.store.sweep import BATCH, Page, Place, key_of, look, remove, rows_of
+from rowlock.store.subject import Guard, Subject, lacks_index
+from rowlock.store.sweep import BATCH, LOOK, Page, Place, key_of, look, remove, rows_of
 from rowlock.store.turn import Turn, TurnLost
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs code that may take its time (a guard of the user's own, a copy to another database) off the loop."""
 
+PIECE = 100
+"""Rows of one deleting statement, so that it lasts a few milliseconds: claims go on beside it."""
+FASTEST, SLOWEST = 3_000, 2_200
+"""Rows a second. A sweep rests three times as long as it works, but goes on at its rate where it can."""
 AGAIN = 3
 """So often a batch that met a deadlock is tried again as a whole."""
 MOST_REFUSED = 20
@@ -47,6 +52,7 @@ class Walk:
         self.branch = branch
         self.after = after
         self.ended = False
+        self.unindexed = lacks_index(subject)
         self.name = f"{subject.name}#{branch}"
         self.refused = 0
         """Rows in a row that were refused, and not for a broken rule."""
@@ -59,13 +65,14 @@ class Sweep:
 
     def __init__(
         self, db: Database, subjects: Sequence[Subject], turn: Turn, *, databases: Mapping[str, Database],
-        blocking: Blocking, until: float,
+        blocking: Blocking, until: float, paced: bool = True,
     ) -> None:  # fmt: skip
         self._db = db
         self._turn = turn
         self._databases = databases
         self._blocking = blocking
         self._until = until
+        self._paced = paced
         self._errors: Counter[str] = Counter()
         self._walks = [
             Walk(subject, branch, _place(turn.position.get(f"{subject.name}#{branch}")))
@@ -128,7 +135,8 @@ class Sweep:
         self._note(walk, f"failed with {_named(error)}, and is left until the next sweep")
 
     async def _page(self, walk: Walk) -> None:
-        page: Page = await self._read(look, walk.subject, walk.branch, walk.after)
+        limit = LOOK if walk.unindexed else BATCH
+        page: Page = await self._read(look, walk.subject, walk.branch, walk.after, limit)
         for start in range(0, len(page.keys), BATCH):
             if not self._has_time():
                 return
@@ -142,7 +150,17 @@ class Sweep:
     async def _batch(self, walk: Walk, keys: Sequence[Key]) -> int:
         if walk.subject.guards:
             keys = await self._allowed(walk, keys)
-        return await self._take(walk, keys) if keys else 0
+        gone = 0
+        for start in range(0, len(keys), PIECE):
+            piece = keys[start : start + PIECE]
+            begun = monotonic()
+            gone += await self._take(walk, piece)
+            await self._rest(len(piece), monotonic() - begun)
+        return gone
+
+    async def _rest(self, rows: int, took: float) -> None:
+        if self._paced:
+            await asyncio.sleep(max(0.0, min(max(4 * took, rows / FASTEST), rows / SLOWEST) - took))
 
     async def _allowed(self, walk: Walk, keys: Sequence[Key]) -> Sequence[Key]:
         rows: list[Any] = await self._read(rows_of, walk.subject, walk.branch, keys)

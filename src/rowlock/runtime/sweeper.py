@@ -41,7 +41,7 @@ class Sweeper:
 
     def __init__(
         self, program: Program, db: Database, guard: Guard, events: Events, *, blocking: Blocking | None = None,
-        first_s: float | None = None, token: str | None = None,
+        first_s: float | None = None, token: str | None = None, paced: bool = True,
     ) -> None:  # fmt: skip
         self._program = program
         self._db = db
@@ -50,6 +50,7 @@ class Sweeper:
         self._blocking = blocking or on_a_thread
         self._first_s = FIRST_S if first_s is None else first_s
         self._token = token or secrets.token_hex(16)
+        self._paced = paced
         self._complained: set[str] = set()
 
     async def run(self) -> None:
@@ -79,7 +80,7 @@ class Sweeper:
         subjects = lifecycles.subjects(db, overrides)
         sweep = Sweep(
             db, subjects, turn, databases=self._program.databases, blocking=self._blocking,
-            until=begun + longest_s,
+            until=begun + longest_s, paced=self._paced,
         )  # fmt: skip
         try:
             await sweep.run()

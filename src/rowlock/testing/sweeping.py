@@ -24,7 +24,7 @@ async def sweep(program: CaseProgram) -> SweepReport:
     events, health = Events(program.hooks), Health()
     for name, db in program.databases.items():
         guard = Guard(f"sweeper@{name}", Outage(db, events), health.beat(f"sweeper@{name}"))
-        sweeper = Sweeper(program, db, guard, events, blocking=_here, token=TURN)
+        sweeper = Sweeper(program, db, guard, events, blocking=_here, token=TURN, paced=False)
         while True:
             report = await sweeper.run_once()
             assert report is not None  # a case has its databases for itself

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy import Column, ColumnElement, literal_column
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeDecorator, UserDefinedType
 
@@ -57,7 +57,10 @@ class Aging:
         """
         if len(columns) > 1:
             return self.in_tuples(columns, keys)
-        return columns[0].in_([key[0] for key in keys]) if ids is None else literal_column(ids, sa.Boolean())
+        if ids is None:
+            return columns[0].in_([key[0] for key in keys])
+        # Not a literal of type Boolean: where there is none, `… = 1` would be written behind it, and no index used.
+        return cast("ColumnElement[bool]", sa.text(ids.replace(":", "\\:")))
 
     def beside(
         self, columns: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]
