@@ -253,7 +253,7 @@ async def test_what_a_program_knows_is_said_at_the_start_and_each_minute(monkeyp
     """contract: S7"""
     jobs, clock = Jobs(), [1_000.0]
     jobs.declare("elsewhere", max_attempts=1, timeout=1)
-    answers = dict.fromkeys(("announce", "strangers", "runnable_blocked"), lambda *_: [])
+    answers = dict.fromkeys(("announce", "strangers", "runnable_blocked", "paused"), lambda *_: [])
     db = ScriptedDatabase(**answers)
     monkeypatch.setattr("rowlock.runtime.announcer.monotonic", lambda: clock[0])
 
