@@ -227,6 +227,8 @@ def test_schedules_of_one_minute_are_records_of_their_own(office: Office) -> Non
     # contract: T5; case: C44. Nor does a caller's key meet one.
     tick = office.schedule("* * * * *", "a")
     office.schedule("* * * * *", "b")
+    told: list[Any] = []
+    office.app.on("enqueued")(told.append)
     office.case.drain()
     mine = tick.enqueue(key="2027-03-01 12:01")
     office.case.advance(minutes=2)
@@ -234,6 +236,7 @@ def test_schedules_of_one_minute_are_records_of_their_own(office: Office) -> Non
     assert mine.created
     assert sorted(office.ran)[:2] != sorted(office.ran)[2:4]
     assert {row.key for row in office.rows()} == {None, "2027-03-01 12:01"}
+    assert sorted((event.id, event.job) for event in told) == [(row.id, row.job) for row in office.rows()]  # H2
 
 
 def test_a_schedule_fails_and_is_retried_like_any_record(office: Office) -> None:
@@ -786,7 +789,7 @@ def test_no_time_zone_of_the_process_moves_a_minute(
     request.addfinalizer(back)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
-    office.schedule("30 * * * *")
+    office.schedule("30 * * * *", catch_up="latest")
     for night in (datetime(2027, 3, 28, tzinfo=UTC), datetime(2027, 10, 31, tzinfo=UTC)):
         office.case.advance(night - office.case.now)
         office.case.drain()
