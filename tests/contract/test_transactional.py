@@ -301,6 +301,43 @@ async def test_what_the_session_could_not_write_fails_the_attempt(
 
 
 @KINDS
+@pytest.mark.parametrize("caught", [False, True], ids=["raised", "caught"])
+async def test_a_flush_that_fails_raises_what_failed(
+    live: Live, receipts: Callable[[], list[str]], is_async: bool, caught: bool
+) -> None:
+    # contract: L8, S6: the handler sees its own error, and so does who reads of it; nothing is committed either way
+    seen: list[BaseException] = []
+
+    async def act_async(ctx: Context, attempt: int) -> Dead | None:
+        ctx.asession().add(Receipt(what="one 1"))
+        try:
+            await ctx.asession().flush()
+        except sa.exc.IntegrityError as error:
+            seen.append(error)
+            if not caught:
+                raise
+        return Dead("twice")
+
+    def act_sync(ctx: Context, attempt: int) -> Dead | None:
+        ctx.session().add(Receipt(what="one 1"))
+        try:
+            ctx.session().flush()
+        except sa.exc.IntegrityError as error:
+            seen.append(error)
+            if not caught:
+                raise
+        return Dead("twice")
+
+    job = transactional(live, is_async, act_async if is_async else act_sync, max_attempts=1)
+    async with live.worker():
+        record = await live.ended(job.enqueue(Charge("one")))
+    expected = "rowlock.errors.TransactionMisuse" if caught else "sqlalchemy.exc.IntegrityError"
+    assert (record.state, record.error_category, record.error_class) == ("dead", "failed", expected)
+    assert len(seen) == 1
+    assert receipts() == []
+
+
+@KINDS
 async def test_a_session_that_the_handler_closed_has_written(
     live: Live, receipts: Callable[[], list[str]], is_async: bool
 ) -> None:

@@ -7,7 +7,8 @@ holds the handler (a thread, a task) calls these functions and waits between the
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +25,8 @@ from rowlock.store.settle import Verdict, settle
 if TYPE_CHECKING:
     from rowlock.store.database import Database
 
+_OWNER = "rowlock_handler"
+"""In a session's `info`: the `HandlerTransaction` that it works in."""
 JOINED = "rowlock_transaction"
 """In a connection's `info`: somebody else ends its transaction (`Database.transaction`)."""
 
@@ -39,6 +42,8 @@ class HandlerTransaction:
         self._ours = False
         """Set while it is Rowlock that ends the transaction."""
         self._ended = False
+        self._flushes = 0
+        """How many flushes are under way. One that fails rolls back, and `finish` finds the mark gone."""
         self.dropped = False
         """Its connection must not be used again: the handler was stopped while a reply may have been on its way."""
         self._listeners: dict[str, Callable[[Connection], None]] = {}
@@ -56,7 +61,7 @@ class HandlerTransaction:
         """The one session on it, for a sync handler. Raises `TransactionMisuse`."""
         self._require(what, is_async=False)
         if self._session is None:
-            self._session = _Session(self.sync, join_transaction_mode="rollback_only")
+            self._session = _Session(self.sync, join_transaction_mode="rollback_only", info={_OWNER: self})
         return self._session
 
     def async_connection(self, what: str) -> AsyncConnection:
@@ -70,8 +75,9 @@ class HandlerTransaction:
         self._require(what, is_async=True)
         if self._asession is None:
             self._asession = _AsyncSession(
-                self.aconnection, sync_session_class=_Session, join_transaction_mode="rollback_only"
-            )
+                self.aconnection, sync_session_class=_Session, join_transaction_mode="rollback_only",
+                info={_OWNER: self},
+            )  # fmt: skip
         return self._asession
 
     def _require(self, what: str, *, is_async: bool) -> None:
@@ -160,12 +166,21 @@ class HandlerTransaction:
 
     # --- what a handler must not do -------------------------------------------------------------------------
 
+    @contextmanager
+    def flushing(self) -> Generator[None]:
+        """A session writes: what it raises is the handler's to see, not the refusal of the rollback that it makes."""
+        self._flushes += 1
+        try:
+            yield
+        finally:
+            self._flushes -= 1
+
     def _refuse_commit(self, _conn: Connection) -> None:
         if not self._ours:
             _refuse("commit")
 
     def _refuse_rollback(self, _conn: Connection) -> None:
-        if not self._ours:
+        if not self._ours and not self._flushes:
             _refuse("rollback")
 
 
@@ -189,6 +204,11 @@ class _Session(Session):
         if not nested:
             _refuse("begin, and so a commit,")
         return super().begin(nested=True)
+
+    def flush(self, objects: Sequence[Any] | None = None) -> None:
+        owner: HandlerTransaction = self.info[_OWNER]
+        with owner.flushing():
+            super().flush(objects)
 
     def __exit__(
         self, type_: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
