@@ -346,10 +346,6 @@ def test_a_guard_is_declared_for_a_declared_table_and_is_sync(case: TestApp) -> 
 
 def test_a_row_that_others_refer_to_stays_alone(case: TestApp, engine: sa.Engine) -> None:
     # contract: N3, N8
-    if engine.dialect.name == "sqlite":
-        for db in case.databases.values():  # as an engine that turns foreign keys on would
-            sa.event.listen(db.engine(), "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON"))
-            db.close()
     made = plain()
     child = sa.Table("child", made.metadata, sa.Column("id", sa.Integer, primary_key=True),
                      sa.Column("message", sa.ForeignKey("message.id")))  # fmt: skip
@@ -370,6 +366,23 @@ def test_a_row_that_others_refer_to_stays_alone(case: TestApp, engine: sa.Engine
     assert len(report.errors) == 1
     assert "3 times" in report.errors[0]
     assert "secret" not in report.errors[0]
+
+
+def test_what_foreign_keys_say_holds_on_every_database(case: TestApp, engine: sa.Engine) -> None:
+    # contract: N3: SQLite asks for them in each connection, and only if it is told to
+    made = plain()
+    for name, rule in (("keeping", None), ("going", "CASCADE")):
+        sa.Table(name, made.metadata, sa.Column("id", sa.Integer, primary_key=True),
+                 sa.Column("message", sa.ForeignKey("message.id", ondelete=rule)))  # fmt: skip
+    made.metadata.create_all(engine)
+    rows_of_ages(engine, made, *(20 * DAY - n * MS for n in range(10)))
+    insert(engine, made.metadata.tables["keeping"], [{"id": 1, "message": 4}])
+    insert(engine, made.metadata.tables["going"], [{"id": 1, "message": 4}, {"id": 2, "message": 5}])
+    case.app.lifecycle(made, WEEK)
+    report = case.sweep()
+    assert (report.swept, report.skipped) == (9, 1)
+    assert values(engine, made.c.id) == [4]
+    assert values(engine, made.metadata.tables["going"].c.id) == [1]
 
 
 def test_a_table_that_fails_does_not_stop_the_others(case: TestApp, engine: sa.Engine) -> None:

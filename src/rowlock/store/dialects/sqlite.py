@@ -68,6 +68,8 @@ class SQLite(EnqueueHooks):
                 f"network and some shared file systems lock wrongly; put the file on a local disk"
             )
         cursor.execute("PRAGMA synchronous = FULL")
+        # As the other databases do, whatever the program's own connections say: no sweep leaves orphans (N3).
+        cursor.execute("PRAGMA foreign_keys = ON")
         cursor.connection.text_factory = texts.shown
         self.add_functions(cursor)
 
