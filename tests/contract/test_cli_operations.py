@@ -54,6 +54,12 @@ def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
     return table.add(number, **{"state": "dead", "error_category": "failed", "finished_at": table.now(), **columns})
 
 
+@pytest.fixture
+def folder_without(cli: Cli) -> None:
+    """No pyproject.toml names the application."""
+    Path("pyproject.toml").unlink()
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -92,6 +98,36 @@ def test_dead_letters(cli: Cli, table: JobTable, command: str, done: str) -> Non
         (command, 1, None), (command, 2, "ann"), (command, 1, None),
     ]  # fmt: skip
     assert found[1]["detail"] == {"state": "dead", "job": "a", "queue": "a", "older_than": 0.0}
+
+
+@pytest.mark.parametrize("command", ["replay", "purge", "release", "cancel"])
+def test_nothing_to_do_is_no_question(cli: Cli, table: JobTable, command: str) -> None:  # contract: O2, O3, O4
+    said = cli("records", command, "--job", "a")
+    assert said.code == 0
+    assert said.out.startswith("0 records ")
+    assert cli("records", command, "--job", "a", "--json").json == {"count": 0, "conflicts": 0, "dry_run": False}
+
+
+@pytest.mark.parametrize("command", ["replay", "purge", "release", "cancel"])
+def test_the_id_and_the_application_stand_side_by_side(
+    cli: Cli, table: JobTable, folder_without: None, command: str
+) -> None:  # contract: O2, Z1
+    assert cli("records", command, "news:app", "--job", "a").out.startswith("0 records ")
+    assert "no record has the id 77" in cli("records", command, "77", "news:app").sentence
+    assert "no record has the id 77" in cli("records", command, "77", "--app", "news:app").sentence
+    for wrong in ("0", "-", "news", "9" * 30):
+        assert "neither a record's id" in cli("records", command, wrong, "news:app").sentence
+
+
+def test_what_is_named_stands_before_the_application(
+    cli: Cli, table: JobTable, folder_without: None
+) -> None:  # contract: H4, O5
+    [id_] = dead(table, job="a")
+    assert cli("records", "show", str(id_), "news:app").code == 0
+    assert "is dead" in cli("records", "explain", str(id_), "news:app").out
+    assert cli("queues", "pause", "mail", "news:app").out == "queue 'mail' is paused\n"
+    assert cli("queues", "resume", "mail", "news:app").out == "queue 'mail' is not paused\n"
+    assert "nowhere" in cli("schedules", "accept", "nowhere", "news:app").sentence
 
 
 def test_a_conflict_is_told(cli: Cli, table: JobTable) -> None:  # contract: O2

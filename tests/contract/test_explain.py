@@ -192,12 +192,12 @@ def test_the_commands(cli: Callable[..., Result], table: JobTable) -> None:  # c
     [other] = table.add(**{**row, "job": "telegram"}, finished_at=table.now())
     said = cli("records", "explain", str(first))
     assert said.out.startswith(f"record {first} is blocked: ")
-    assert "rowlock records release --id" in said.out
+    assert "rowlock records release" in said.out
     assert cli("records", "explain", str(first), "--json").json["reason"] == "blocked"
     assert "no record has the id 99999" in cli("records", "explain", "99999").sentence
     assert cli("records", "release", "--dry-run").out == "2 records would be released\n"
     assert "give --yes" in cli("records", "release").sentence
-    assert cli("records", "release", "--id", str(first), "--yes").out == "1 record released\n"
+    assert cli("records", "release", str(first), "--yes").out == "1 record released\n"
     assert cli("records", "release", "--yes", "--json").json == {"count": 1, "conflicts": 0, "dry_run": False}
     assert [row.state for row in table.rows()] == ["pending", "pending", "blocked"]
-    assert "'telegram' at all" in cli("records", "release", "--id", str(other), "--yes").sentence
+    assert "'telegram' at all" in cli("records", "release", str(other), "--yes").sentence

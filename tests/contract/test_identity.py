@@ -76,6 +76,44 @@ async def test_an_async_one_as_well(
     assert (count(engine), count(other)) == (0, 0)
 
 
+def test_a_database_without_tables_of_rowlock_is_another_one_too(app: App, ping: Any, elsewhere: Database) -> None:
+    # contract: E3, Z1
+    empty = sa.create_engine(elsewhere.sync_url)
+    with empty.begin() as conn:
+        for table in sa.inspect(conn).get_table_names():
+            conn.exec_driver_sql(f"DROP TABLE {table}")
+    for _ in range(2):  # also when the job's own database is known by now
+        with empty.connect() as conn, pytest.raises(WrongDatabase, match="another database or schema"):
+            ping.enqueue(connection=conn)
+        ping.enqueue()
+    empty.dispose()
+
+
+async def test_a_file_without_tables_says_so_while_the_caller_writes_to_it(
+    app_factory: AppFactory, database: Database, engine: sa.Engine
+) -> None:
+    # contract: S1, Z1
+    app = app_factory(
+        migrate=False, settings={"database": {"default": {"url": database.url}}, "job": {"enqueue_wait_ms": 50}}
+    )
+
+    @app.job(max_attempts=1, timeout=1, name="j")
+    def j() -> None: ...
+
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE customer (id integer)")
+        conn.exec_driver_sql("INSERT INTO customer VALUES (1)")
+        with pytest.raises(NotMigrated, match="rowlock migrate"):
+            j.enqueue(connection=conn)
+    aengine = create_async_engine(database.async_url)
+    async with aengine.connect() as conn:
+        await conn.exec_driver_sql("INSERT INTO customer VALUES (2)")
+        with pytest.raises(NotMigrated, match="rowlock migrate"):
+            await j.aenqueue(connection=conn)
+    await aengine.dispose()
+    await app.aclose()
+
+
 def test_what_leads_to_the_same_tables_is_accepted_by_whatever_url(
     app: App, ping: Any, engine: sa.Engine, database: Database
 ) -> None:

@@ -10,11 +10,12 @@ import typer
 from rowlock.cli import bulk, output
 from rowlock.cli.bulk import By, DryRun, Most, One, Yes
 from rowlock.cli.failing import CommandError, sentences
-from rowlock.cli.options import DatabaseOption, Json, OnlyOption
+from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
 from rowlock.cli.records import Category, Key, Name, OlderThan, Queue
 
 if TYPE_CHECKING:
     from rowlock.filters import RecordFilter
+    from rowlock.store.change import Done
 
 Active = Annotated[
     Literal["pending", "running"] | None,
@@ -24,8 +25,9 @@ Active = Annotated[
 
 @sentences
 def cancel(
-    id: One = None,
-    app: OnlyOption = None,
+    record: One = None,
+    app: Application = None,
+    app_option: ApplicationOption = None,
     state: Active = None,
     job: Name = None,
     queue: Queue = None,
@@ -47,31 +49,30 @@ def cancel(
 
     \b
     Examples:
-      rowlock records cancel 42 --app newsroom.main:app
+      rowlock records cancel 42 newsroom.main:app
       rowlock records cancel --job news.publish --state pending --dry-run
       rowlock records cancel --queue billing --older-than 2d --yes --json
     """
     from rowlock.cli import lookup
     from rowlock.cli.spans import span
 
+    id, app = bulk.named(record, app)
     age = None if older_than is None else span(older_than, "--older-than")
     wanted: RecordFilter = {
         "state": state, "job": job, "queue": queue, "category": category, "key": key, "older_than": age,
     }  # fmt: skip
     if id is not None and (limit is not None or any(value is not None for value in wanted.values())):
         raise CommandError("an ID and filters are given; give one or the other")
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         if id is not None:
             left = program.records.cancel(id, dry_run=dry_run, by=by, database=database)
             _say_one(id, left, dry_run=dry_run, json=json)
             return
 
-        def run(*, dry: bool) -> int:
-            return program.records.cancel(dry_run=dry, by=by, limit=limit, database=database, **wanted).count
+        def run(dry: bool) -> Done:
+            return program.records.cancel(dry_run=dry, by=by, limit=limit, database=database, **wanted)
 
-        if not (dry_run or yes):
-            bulk.ask("Cancel", "cancelled", run(dry=True))
-        count = run(dry=dry_run)
+        count = bulk.carry_out(run, "Cancel", "cancelled", dry_run=dry_run, asks=not yes).count
     if json:
         output.document({"count": count, "conflicts": 0, "dry_run": dry_run})
         return

@@ -21,16 +21,6 @@ Application = Annotated[
 ApplicationOption = Annotated[
     str | None, typer.Option("--app", "-a", metavar="APP", show_default=False, help="The same as an option.")
 ]
-OnlyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        "-a",
-        metavar="APP",
-        show_default=False,
-        help=_APP,
-    ),
-]
 DatabaseOption = Annotated[
     str | None,
     typer.Option("--database", "-d", metavar="NAME", show_default=False, help="The database, if there are several."),

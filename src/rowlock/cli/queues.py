@@ -10,7 +10,7 @@ import typer
 from rowlock.cli import output
 from rowlock.cli.bulk import By
 from rowlock.cli.failing import sentences
-from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json, OnlyOption
+from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
 from rowlock.cli.records import number
 
 if TYPE_CHECKING:
@@ -48,35 +48,45 @@ def list_(
 
 @sentences
 def pause(
-    name: Name, app: OnlyOption = None, by: By = None, database: DatabaseOption = None, json: Json = False
+    name: Name,
+    app: Application = None,
+    app_option: ApplicationOption = None,
+    by: By = None,
+    database: DatabaseOption = None,
+    json: Json = False,
 ) -> None:
     """Let nobody claim from a queue until it is resumed, in whatever process. What is in work goes on to its end.
 
     \b
     Examples:
-      rowlock queues pause billing --app newsroom.main:app
+      rowlock queues pause billing newsroom.main:app
       rowlock queues pause billing --by ann --json
     """
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         changed = program.queues.pause(name, by=by, database=database)
     _tell(name, paused=True, changed=changed, json=json)
 
 
 @sentences
 def resume(
-    name: Name, app: OnlyOption = None, by: By = None, database: DatabaseOption = None, json: Json = False
+    name: Name,
+    app: Application = None,
+    app_option: ApplicationOption = None,
+    by: By = None,
+    database: DatabaseOption = None,
+    json: Json = False,
 ) -> None:
     """End the pause of a queue; workers notice within a poll.
 
     \b
     Example:
-      rowlock queues resume billing --app newsroom.main:app
+      rowlock queues resume billing newsroom.main:app
     """
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         changed = program.queues.resume(name, by=by, database=database)
     _tell(name, paused=False, changed=changed, json=json)
 

@@ -11,7 +11,7 @@ import typer
 from rowlock.cli import output
 from rowlock.cli.bulk import MOST
 from rowlock.cli.failing import sentences
-from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json, OnlyOption
+from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
 from rowlock.cli.output import instant, shortened
 
 if TYPE_CHECKING:
@@ -91,18 +91,23 @@ def list_(
 
 @sentences
 def show(
-    id: Id, app: OnlyOption = None, payload: Payload = False, database: DatabaseOption = None, json: Json = False
+    id: Id,
+    app: Application = None,
+    app_option: ApplicationOption = None,
+    payload: Payload = False,
+    database: DatabaseOption = None,
+    json: Json = False,
 ) -> None:
     """Show one record. Its payload is left out unless asked for.
 
     \b
     Examples:
-      rowlock records show 42 --app newsroom.main:app
+      rowlock records show 42 newsroom.main:app
       rowlock records show 42 --payload --json
     """
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         record = program.records.get(id, database=database)
         stored = program.records.payload(id, database=database) if payload else None
     more = {} if stored is None else {"payload": stored.decode("utf-8", "backslashreplace")}

@@ -10,11 +10,12 @@ import typer
 from rowlock.cli import bulk
 from rowlock.cli.bulk import By, DryRun, Most, One, Yes
 from rowlock.cli.failing import CommandError, sentences
-from rowlock.cli.options import DatabaseOption, Json, OnlyOption
+from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
 from rowlock.cli.records import Category, Key, Name, OlderThan, Queue
 
 if TYPE_CHECKING:
     from rowlock.filters import RecordFilter
+    from rowlock.store.change import Done
 
 Ended = Annotated[
     Literal["dead", "blocked"] | None,
@@ -24,8 +25,9 @@ Ended = Annotated[
 
 @sentences
 def replay(
-    id: One = None,
-    app: OnlyOption = None,
+    record: One = None,
+    app: Application = None,
+    app_option: ApplicationOption = None,
     state: Ended = None,
     job: Name = None,
     queue: Queue = None,
@@ -47,25 +49,29 @@ def replay(
 
     \b
     Examples:
-      rowlock records replay 42 --app newsroom.main:app
+      rowlock records replay 42 newsroom.main:app
       rowlock records replay --state dead --job news.publish --dry-run
       rowlock records replay --category timed_out --older-than 1d --yes --json
     """
+    id, app = bulk.named(record, app)
     wanted = _wanted(id, state, job, queue, category, key, older_than, limit)
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         change = program.records.replay
-        if id is None and not (dry_run or yes):
-            bulk.ask("Replay", "replayed", change(dry_run=True, limit=limit, database=database, **wanted).count)
-        done = change(id, dry_run=dry_run, limit=limit, by=by, database=database, **wanted)
+
+        def run(dry: bool) -> Done:
+            return change(id, dry_run=dry, limit=limit, by=by, database=database, **wanted)
+
+        done = bulk.carry_out(run, "Replay", "replayed", dry_run=dry_run, asks=id is None and not yes)
     bulk.tell(done, "replayed", left="as they are", dry_run=dry_run, json=json)
 
 
 @sentences
 def purge(
-    id: One = None,
-    app: OnlyOption = None,
+    record: One = None,
+    app: Application = None,
+    app_option: ApplicationOption = None,
     state: Ended = None,
     job: Name = None,
     queue: Queue = None,
@@ -86,18 +92,21 @@ def purge(
 
     \b
     Examples:
-      rowlock records purge 42 --app newsroom.main:app
+      rowlock records purge 42 newsroom.main:app
       rowlock records purge --state dead --older-than 90d --dry-run
       rowlock records purge --job news.publish --category rejected --yes --json
     """
+    id, app = bulk.named(record, app)
     wanted = _wanted(id, state, job, queue, category, key, older_than, limit)
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         change = program.records.purge
-        if id is None and not (dry_run or yes):
-            bulk.ask("Purge", "purged", change(dry_run=True, limit=limit, database=database, **wanted).count)
-        done = change(id, dry_run=dry_run, limit=limit, by=by, database=database, **wanted)
+
+        def run(dry: bool) -> Done:
+            return change(id, dry_run=dry, limit=limit, by=by, database=database, **wanted)
+
+        done = bulk.carry_out(run, "Purge", "purged", dry_run=dry_run, asks=id is None and not yes)
     bulk.tell(done, "purged", left="as they are", dry_run=dry_run, json=json)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowlock.cli import output
+from rowlock.cli.bulk import By
 from rowlock.cli.failing import CommandError, sentences
-from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json, OnlyOption
+from rowlock.cli.options import Application, ApplicationOption, DatabaseOption, Json
 
 if TYPE_CHECKING:
     from rowlock.schedules import ScheduleInfo
 
 MOST = 1_000
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The job's name.")]
-By = Annotated[str | None, typer.Option("--by", metavar="WHO", show_default=False, help="Who says so, for the audit.")]
 Expression = Annotated[str, typer.Argument(metavar="EXPR", help='Five cron fields, quoted: "0 9 * * 1-5".')]
 From = Annotated[
     str | None,
@@ -59,18 +59,24 @@ def list_(app: Application = None, app_option: ApplicationOption = None, json: J
 
 
 @sentences
-def accept(name: Name, app: OnlyOption = None, by: By = None, json: Json = False) -> None:
+def accept(
+    name: Name,
+    app: Application = None,
+    app_option: ApplicationOption = None,
+    by: By = None,
+    json: Json = False,
+) -> None:
     """Let a schedule's changed cron text count, from this minute on.
 
     A program whose text is another one than its cursor's does not start before that. Earlier minutes are not made.
 
     \b
     Examples:
-      rowlock schedules accept report.daily --app newsroom.main:app --by ann
+      rowlock schedules accept report.daily newsroom.main:app --by ann
     """
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         accepted = program.schedules.accept(name, by=by)
     if json:
         output.document({"name": name, "accepted": accepted})
@@ -80,7 +86,12 @@ def accept(name: Name, app: OnlyOption = None, by: By = None, json: Json = False
 
 @sentences
 def forget(
-    name: Name, app: OnlyOption = None, database: DatabaseOption = None, by: By = None, json: Json = False
+    name: Name,
+    app: Application = None,
+    app_option: ApplicationOption = None,
+    by: By = None,
+    database: DatabaseOption = None,
+    json: Json = False,
 ) -> None:
     """Delete the cursor of a schedule that is gone.
 
@@ -89,11 +100,11 @@ def forget(
 
     \b
     Examples:
-      rowlock schedules forget report.weekly --app newsroom.main:app
+      rowlock schedules forget report.weekly newsroom.main:app
     """
     from rowlock.cli import lookup
 
-    with closing(lookup.application(None, app)) as program:
+    with closing(lookup.application(app, app_option)) as program:
         program.schedules.forget(name, by=by, database=database)
     if json:
         output.document({"name": name, "forgotten": True})

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.errors import EnqueueBusy, RowlockError, TransactionConflict, WrongDatabase
+from rowlock.errors import EnqueueBusy, NotMigrated, RowlockError, TransactionConflict, WrongDatabase
 from rowlock.model.request import Enqueued, EnqueueRequest
 from rowlock.store import migrations
 from rowlock.store.batch import Batch, JobTarget
@@ -156,27 +156,47 @@ def check_same(conn: Connection, db: Database) -> None:
     Raises `WrongDatabase`, `NotMigrated`.
     """
     if not _leads_to(conn, db):
-        db.installation = db.run(migrations.verify)  # what is remembered of it may be of tables that were made anew
+        with _unmigrated(db):
+            db.installation = db.run(migrations.verify)  # what is remembered of it may be of tables that were made anew
         _require(conn, db)
 
 
 async def acheck_same(conn: AsyncConnection, db: Database) -> None:
     """`check_same` on an async connection."""
     if not await conn.run_sync(_leads_to, db):
-        db.installation = await db.aread(migrations.verify)
+        with _unmigrated(db):
+            db.installation = await db.aread(migrations.verify)
         await conn.run_sync(_require, db)
+
+
+@contextmanager
+def _unmigrated(db: Database) -> Generator[None]:
+    """SQLite: a file that is not in WAL mode yet can not be looked at while the caller writes to it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if db.installation is None and db.dialect.is_lock_timeout(error):
+            raise not_migrated(db) from error
+        raise
 
 
 def _leads_to(conn: Connection, db: Database) -> bool:
     if not _same_kind(conn, db):  # its tables could not even be looked for
         raise _wrong(db)
-    return db.installation is not None and _installation(conn, db) == db.installation
+    return db.installation is not None and _sees(conn, db)
 
 
 def _require(conn: Connection, db: Database) -> None:
     conn.info.pop(SEEN, None)
-    if _installation(conn, db) != db.installation:
+    if not _sees(conn, db):
         raise _wrong(db)
+
+
+def _sees(conn: Connection, db: Database) -> bool:
+    try:
+        return _installation(conn, db) == db.installation
+    except NotMigrated:  # where the caller is; in `db` they are looked for apart
+        return False
 
 
 def _installation(conn: Connection, db: Database) -> str:
@@ -200,8 +220,8 @@ def _same_kind(conn: Connection, db: Database) -> bool:
 
 def _wrong(db: Database) -> WrongDatabase:
     return WrongDatabase(
-        f"the connection leads to another database than {db.name!r} ({where(db)}), where this job's records are "
-        f"(E3); nothing was written: pass a connection to that database, or none"
+        f"the connection leads to another database or schema than {db.name!r} ({where(db)}), where this job's records "
+        f"are (E3); nothing was written: pass a connection to that database, or none"
     )
 
 

@@ -180,7 +180,7 @@ def _remedy(record: Record, program: Program) -> tuple[list[str], str]:
         return ["replay", "purge"], "its payload can not be decoded: replay it with a program that can, or purge it"
     why = why_not(program, record)
     if why is None:
-        return ["release", "replay", "purge"], f"this program can run it: `rowlock records release --id {record.id}`"
+        return ["release", "replay", "purge"], f"this program can run it: `rowlock records release {record.id}`"
     return ["replay", "purge"], why
 
 
