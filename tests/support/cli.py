@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock.cli import failing, main
+from rowlock.model import group
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,12 @@ class Result:
 
 @contextmanager
 def commands(capsys: pytest.CaptureFixture[str], folder: Path) -> Iterator[Callable[..., Result]]:
-    """Commands run in `folder`; the modules that they import from it are forgotten afterwards."""
-    path, modules = list(sys.path), set(sys.modules)
+    """Commands run in `folder`; the modules that they import from it are forgotten afterwards.
+
+    They see the groups that are declared from here on, and not those of other test modules.
+    """
+    path, modules, groups = list(sys.path), set(sys.modules), group._groups
+    group._groups = weakref.WeakSet()
 
     def run(*arguments: str) -> Result:
         capsys.readouterr()
@@ -53,9 +58,9 @@ def commands(capsys: pytest.CaptureFixture[str], folder: Path) -> Iterator[Calla
         yield run
     finally:
         failing._Debug.on = False
+        group._groups = groups
         sys.path[:] = path
         for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None)
             if file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
-        gc.collect()  # the groups that they declared, so that the next test's `check` does not miss an include of them
