@@ -18,6 +18,7 @@ from rowlock.store.transactional import HandlerTransaction
 from rowlock.testing import TestApp, context
 from support.databases import Database
 from support.live import Live
+from support.proxy import Proxy
 from support.waiting import BOUND, wait_until, wait_until_async
 
 KINDS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -492,6 +493,33 @@ async def test_one_place_over_two_workers(
     assert most["at once"] == 1
     assert len(receipts()) == 10
     assert "fails" not in caplog.text
+
+
+@pytest.mark.databases("postgresql", "mariadb", reason="K2: SQLite is a file: there is no network")
+@pytest.mark.parametrize("where", ["SAVEPOINT rowlock_", "RELEASE SAVEPOINT rowlock_", "COMMIT"])
+async def test_an_answer_that_the_network_swallows_does_not_keep_the_slot(
+    app_factory: Callable[..., App], database: Database, receipts: Callable[[], list[str]], where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    # contract: K2, L8: the only slot is free again, and what happened counts once
+    monkeypatch.setattr("rowlock.runtime.outage.FIRST_PATIENCE_S", 0.5)
+    begins = where.startswith("SAVEPOINT")
+    with Proxy(database.parsed) as proxy:
+        live = Live(app_factory, database, url=proxy.url, workers=1, lease_ms=2_000)
+
+        @live.jobs.job(name="charge", max_attempts=20, timeout=1, overrun=0.1, transactional=True)
+        async def charge(input: Charge, ctx: Context) -> None:
+            # Another row each time: what a server was cut off from keeps its locks until it notices.
+            await ctx.aconnection.execute(sa.insert(Receipt).values(what=f"{input.what} {ctx.attempt}"))
+            if not begins and ctx.attempt == 1 and input.what == "one":
+                proxy.after(where.encode(), "blackhole")
+
+        if begins:
+            proxy.after(where.encode(), "blackhole")
+        one, two = charge.enqueue(Charge("one")), charge.enqueue(Charge("two"))
+        async with live.worker():
+            assert [(await live.ended(each)).state for each in (one, two)] == ["succeeded", "succeeded"]
+        assert [text.split()[0] for text in receipts()] == ["one", "two"]
 
 
 @KINDS

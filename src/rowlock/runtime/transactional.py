@@ -50,7 +50,7 @@ async def run(attempt: Attempt) -> None:
     """An async handler's whole run, as its task; does not raise."""
     guard = attempt.lane.handlers_guard
     try:
-        async with attempt.lane.handlers.aopen() as transaction:
+        async with attempt.lane.handlers.aopen(guard.patience_s) as transaction:
             guard.worked()
             attempt.join(transaction)
             try:
@@ -65,22 +65,29 @@ async def run(attempt: Attempt) -> None:
                 attempt.end = Cancelled() if attempt.cancelled else GivenBack(shutdown=True)
                 attempt.let_go()
             elif settlement is not None:
-                conn = transaction.aconnection
-                assert conn is not None
-                if await conn.run_sync(lambda _: _prepared(attempt, transaction)):
-                    verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
-                    while verdict is Verdict.BUSY and monotonic() < attempt.limit:
-                        await asyncio.sleep(AGAIN_S)
-                        verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
-                    if _accepted(attempt, verdict):
-                        attempt.unsure = True
-                        await conn.run_sync(lambda _: transaction.commit())
-                        _done(attempt, settlement)
+                # An answer that the network swallowed would hold the slot for ever (K2).
+                left_s = max(0.0, attempt.limit - monotonic())
+                async with attempt.lane.handlers.within(left_s + guard.patience_s):
+                    await _end_with(attempt, transaction, settlement)
     except BaseException as error:  # noqa: BLE001 - R4: nothing of it may reach the loop
         pause = _failed(attempt, error)
         if pause:
             await asyncio.sleep(pause)
     attempt.on_loop()
+
+
+async def _end_with(attempt: Attempt, transaction: HandlerTransaction, settlement: Settlement) -> None:
+    conn = transaction.aconnection
+    assert conn is not None
+    if await conn.run_sync(lambda _: _prepared(attempt, transaction)):
+        verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
+        while verdict is Verdict.BUSY and monotonic() < attempt.limit:
+            await asyncio.sleep(AGAIN_S)
+            verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
+        if _accepted(attempt, verdict):
+            attempt.unsure = True
+            await conn.run_sync(lambda _: transaction.commit())
+            _done(attempt, settlement)
 
 
 def _committed_with(attempt: Attempt) -> Settlement | None:
@@ -97,6 +104,8 @@ def _prepared(attempt: Attempt, transaction: HandlerTransaction) -> bool:
     try:
         faults.hit("settling")
         transaction.finish()
+    except asyncio.CancelledError:  # the bound of its end: the connection must not be used again
+        raise
     except BaseException as error:  # noqa: BLE001 - what a flush or a constraint raises is the handler's failure
         _fail(attempt, error)
         return False

@@ -43,35 +43,46 @@ class Handlers:
             transaction.close()
 
     @asynccontextmanager
-    async def aopen(self) -> AsyncGenerator[HandlerTransaction]:
-        """The same for an async handler. One that was cancelled may have left a reply on its way: `drop` it."""
+    async def aopen(self, patience_s: float) -> AsyncGenerator[HandlerTransaction]:
+        """The same for an async handler. One that was cancelled may have left a reply on its way: `drop` it.
+
+        Raises TimeoutError if it takes longer than `patience_s` to begin (K2); so may what is done inside.
+        """
         with translated(self._db):
-            conn = await self._async().connect()
+            async with self.within(patience_s):
+                conn = await self._async().connect()
         assert conn.sync_connection is not None
         transaction = HandlerTransaction(self._db, conn.sync_connection, conn)
         try:
             with translated(self._db):
-                await conn.run_sync(lambda _: transaction.begin())
+                async with self.within(patience_s):
+                    await conn.run_sync(lambda _: transaction.begin())
             yield transaction
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):
             transaction.dropped = True
             raise
         finally:
-            await self._end(transaction, conn)
+            await self._end(transaction, conn, patience_s)
 
-    @staticmethod
-    async def _end(transaction: HandlerTransaction, conn: AsyncConnection) -> None:
-        if transaction.dropped:
-            transaction.forget()
-            await engines.drop(conn)
-            await conn.close()
-            return
+    def within(self, seconds: float) -> asyncio.Timeout:
+        """A bound for what an answer may never come to. A file has no network, and bounds its own waits."""
+        return asyncio.timeout(None if self._db.dialect.one_writer else seconds)
 
+    async def _end(self, transaction: HandlerTransaction, conn: AsyncConnection, patience_s: float) -> None:
         def end(_: object) -> None:
             transaction.abandon()
             transaction.close()
 
-        await conn.run_sync(end)
+        if not transaction.dropped:
+            try:
+                async with self.within(patience_s):
+                    await conn.run_sync(end)
+            except TimeoutError:
+                transaction.dropped = True
+        if transaction.dropped:
+            transaction.forget()
+            await engines.drop(conn)
+            await conn.close()
 
     def close(self) -> None:
         """Closes what no handler holds at this moment."""

@@ -65,7 +65,7 @@ class CaseHandlers(Handlers):
             transaction.close()
 
     @asynccontextmanager
-    async def aopen(self) -> AsyncGenerator[HandlerTransaction]:
+    async def aopen(self, patience_s: float) -> AsyncGenerator[HandlerTransaction]:
         """There is none for an async handler. Raises `KitError`."""
         raise KitError(
             f"database {self._db.name!r} of this case is one sync connection, and an async handler's transaction needs "
