@@ -49,7 +49,7 @@ def not_included(groups: list[Jobs]) -> list[Finding]:
             group.site.file,
             group.site.line,
             "not-included",
-            f"a Jobs group with {len(group.jobs)} declared jobs is in no application (J11); "
+            f"a Jobs group with {len(group.jobs)} job{'s' * (len(group.jobs) != 1)} is in no application (J11); "
             f"name its module in App(include=[…]), or say app.include(…)",
         )
         for group in groups

@@ -57,8 +57,8 @@ class Rescuer:
         buried = await bounded(self._db, self._db.arun(bury, JOBS, MOST), patience_s)
         if rescued:
             log.warning(
-                "database %r: %d records of workers that are gone were found, their leases expired (L7)",
-                self._db.name, len(rescued),
+                "database %r: found %d %s of workers that are gone, by leases that had expired (L7)",
+                self._db.name, len(rescued), "record" if len(rescued) == 1 else "records",
             )  # fmt: skip
             floor.events.tell_moved(rescued, self._db.name, floor.tally, rescued=True)
             self._on_found({record.queue for record in rescued})

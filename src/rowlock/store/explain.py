@@ -109,8 +109,9 @@ def _pending(
     facts = {"due_since": record.run_at, "known_here": here, "announced_at": announced}
     if announced is not None and now - announced <= LIVELY:
         before = _before(conn, record, now)
-        many = f"{before:,} due records are" if before < MOST_BEFORE else f"{MOST_BEFORE:,} due records or more are"
-        sentence = f"it is due, and waits for a free slot of queue {record.queue!r}: {many} before it"
+        sentence = (
+            f"it is due, and waits for a worker with a free slot of queue {record.queue!r}: {_many(before)} before it"
+        )
         return Reason.WAITING, sentence, {**facts, "queue": record.queue, "before": before}
     silence = "in the last 30 days" if announced is None else f"for {_span(now - announced)}"
     if here:
@@ -218,6 +219,12 @@ def _told(record: Record) -> str:
 
 def _time(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _many(before: int) -> str:
+    if before >= MOST_BEFORE:
+        return f"{MOST_BEFORE:,} due records or more are"
+    return {0: "no due record is", 1: "1 due record is"}.get(before, f"{before:,} due records are")
 
 
 def _span(span: timedelta) -> str:
