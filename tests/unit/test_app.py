@@ -278,7 +278,7 @@ def test_a_group_that_nobody_includes_is_a_finding_of_check_and_no_refusal(news:
     forgotten.declare("a", **POLICY)
     found = [str(each) for each in news.app.findings() if each.line == forgotten.site.line]
     assert found == [f"{__file__}:{forgotten.site.line}: not-included {found[0].partition('not-included ')[2]}"]
-    assert "1 declared jobs" in found[0]
+    assert "a Jobs group with 1 job is" in found[0]
     news.app.validate()
 
 

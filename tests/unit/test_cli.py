@@ -242,6 +242,29 @@ def test_check_wants_a_mode_in_the_file_of_a_program_with_jobs(cli: Cli, folder:
     assert done.out.startswith("setting.json:1: mode setting.json: runtime.mode is missing")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "a.enqueue(connection=create_engine('sqlite:///a.db').connect())",
+            "import database 'default' (sqlite:///a.db)",
+        ),
+        ("a()", "declaration job 'a'"),
+        ("App(settings={'job': {'poll_ms': 0}})", "settings "),
+        ("create_engine('nothing://')", "import APP 'mine:app'"),
+    ],
+)
+def test_check_names_the_line_of_the_users_own_code(cli: Cli, folder: Path, line: str, says: str) -> None:
+    # contract: J6, where the error comes through Rowlock, SQLAlchemy and the standard library
+    (folder / "mine.py").write_text(
+        "from rowlock import App\nfrom sqlalchemy import create_engine\napp = App('sqlite:///a.db')\n"
+        f"@app.job(max_attempts=3, timeout=5, name='a')\ndef a() -> None: ...\n{line}\n"
+    )
+    done = cli("check", "mine:app")
+    assert done.code == 1
+    assert done.out.startswith(f"mine.py:6: {says}"), done.out
+
+
 def test_check_passes_a_program_that_only_enqueues(cli: Cli, folder: Path) -> None:
     # contract: J8
     (folder / "api.py").write_text(

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import sys
+import sysconfig
 import tomllib
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rowlock.cli.failing import CommandError
-from rowlock.errors import RowlockError
+from rowlock.errors import CronError, DeclarationError, DirectCall, RowlockError, SettingsError
 from rowlock.runtime.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -118,25 +119,33 @@ def _imported(name: str, reference: Reference) -> ModuleType:
 def _failure(error: BaseException, name: str, reference: Reference) -> ImportFailure:
     file, line = _place(error)
     if isinstance(error, RowlockError):
-        return ImportFailure(str(error), "declaration", file, line)
+        return ImportFailure(str(error), _code(error), file, line)
     # It is the developer's own module, so its error's text is shown, but for a password in a URL.
     text = " ".join(_PASSWORD.sub(r"\1:***@", str(error)).split())[:300]
     why = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return ImportFailure(f"{reference}: importing {name} fails: {why} ({relative(file)}:{line})", "import", file, line)
 
 
+def _code(error: RowlockError) -> str:
+    if isinstance(error, SettingsError):
+        return "settings"
+    return "declaration" if isinstance(error, (DeclarationError, CronError, DirectCall)) else "import"
+
+
 def _place(error: BaseException) -> tuple[str, int]:
-    """The last line of code outside of Rowlock and of the import system that led to the error."""
+    """The last line of the user's code that led to the error: of what is installed only if nothing else did."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
-    package = str(Path(__file__).parents[1])
-    place, step = ("?", 1), error.__traceback__
+    foreign = (str(Path(__file__).parents[1]), importlib.__file__, "<")
+    installed = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+    own, place, step = None, ("?", 1), error.__traceback__
     while step is not None:
-        file = step.tb_frame.f_code.co_filename
-        if not file.startswith((package, "<")) and file != importlib.__file__:
-            place = (file, step.tb_lineno)
+        line = (step.tb_frame.f_code.co_filename, step.tb_lineno)
+        if not line[0].startswith(foreign):
+            place = line
+            own = own if line[0].startswith(installed) else line
         step = step.tb_next
-    return place
+    return own or place
 
 
 def relative(file: str) -> str:
