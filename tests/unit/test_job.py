@@ -673,7 +673,8 @@ def test_options_out_of_bounds_are_refused_before_any_write(
         ({"headers": "a=b"}, "headers is 'a=b', not a mapping"),
         ({"headers": {"a": 5}}, "headers has 5 in it"),
         ({"headers": {5: "a"}}, "headers has 5 in it"),
-        ({"dealy": 5}, "unknown option 'dealy'"),
+        ({"dealy": 5}, "unknown option 'dealy'.*did you mean delay"),
+        ({"when": 5}, "unknown option 'when'.*the options are delay, headers"),
     ],
 )
 def test_options_of_a_wrong_kind_are_refused_before_any_write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,9 +86,10 @@ def request(
     if not options:
         return made
     if unknown := options.keys() - _OPTIONS:
-        raise EnqueueTypeError(
-            f"{who}: unknown option {shown(min(unknown, key=str))}; the options are {', '.join(sorted(_OPTIONS))} (E1)"
-        )
+        option = min(unknown, key=str)
+        near = difflib.get_close_matches(str(option), _OPTIONS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(sorted(_OPTIONS))}"
+        raise EnqueueTypeError(f"{who}: unknown option {shown(option)} (E1); {hint}")
     run_at, delay = options.get("run_at"), options.get("delay")
     if run_at is not None and delay is not None:
         raise EnqueueValueError(f"{who}: run_at and delay exclude each other (E6); give one of them")
