@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from rowlock import App, NotMigrated, WrongDatabase
+from rowlock import App, Context, NotMigrated, StartRefused, WrongDatabase
 from support.databases import Database, SQLite, make_database
+from support.live import Live
 
 AppFactory = Callable[..., App]
 SERVERS = pytest.mark.databases("postgresql", "mariadb", reason="E3: a SQLite connection stays with its file")
@@ -187,3 +188,53 @@ def test_where_it_leads_is_looked_at_once_in_a_transaction(app: App, ping: Any, 
             ping.enqueue(connection=conn)
     assert len(sent) == 3
     assert all("INSERT INTO rowlock_job" in statement for statement in sent)
+
+
+POSTGRESQL = pytest.mark.databases("postgresql", reason="E3: libpq's words and schemas are PostgreSQL's")
+
+
+@POSTGRESQL
+async def test_a_url_with_words_of_libpq_serves_every_kind_of_connection(
+    app_factory: AppFactory, database: Database
+) -> None:
+    # contract: C8, M1: query parameters go to the driver, and both sides of a worker understand them
+    url = f"{database.url}?sslmode=prefer&application_name=news&options=-csearch_path%3Dpublic"
+    live = Live(app_factory, database, url=url)
+    seen: list[str] = []
+
+    @live.jobs.job(max_attempts=1, timeout=10, name="sync", transactional=True)
+    def sync(ctx: Context) -> None:
+        seen.append(ctx.connection.exec_driver_sql("SHOW application_name").scalar_one())
+
+    @live.jobs.job(max_attempts=1, timeout=10, name="async", transactional=True)
+    async def asynchronous(ctx: Context) -> None:
+        seen.append((await ctx.aconnection.exec_driver_sql("SHOW application_name")).scalar_one())
+
+    async with live.worker():
+        for job in (sync, asynchronous):
+            assert (await live.ended(await job.aenqueue())).state == "succeeded"
+    assert seen == ["news", "news"]
+
+
+@POSTGRESQL
+async def test_an_engine_that_leads_elsewhere_than_its_url_is_refused(database: Database, engine: sa.Engine) -> None:
+    # contract: E3, J5: records would be enqueued in one place, and looked for in another
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE SCHEMA apart")
+    try:
+        given = sa.create_engine(database.sync_url, connect_args={"options": "-csearch_path=apart"})
+        app = App(given)
+
+        @app.job(max_attempts=1, timeout=10, name="job")
+        def job() -> None: ...
+
+        await app.amigrate()
+        app.migrate()
+        with pytest.raises(StartRefused, match=r"E3.*search_path"):
+            async with app.worker():
+                pass
+        await app.aclose()
+        given.dispose()
+    finally:
+        with engine.begin() as conn:
+            conn.exec_driver_sql("DROP SCHEMA apart CASCADE")

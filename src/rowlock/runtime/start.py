@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from rowlock.errors import DatabaseUnavailable, StartRefused
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from rowlock.errors import DatabaseUnavailable, RowlockError, StartRefused
 from rowlock.model.job import Job
 from rowlock.runtime.bounds import bounded
 from rowlock.runtime.describe import log
 from rowlock.runtime.outage import Pauses
 from rowlock.runtime.program import Program
 from rowlock.runtime.roster import jobs_of
+from rowlock.runtime.sweeper import on_a_thread
 from rowlock.runtime.worker import Worker
 from rowlock.store import cursors
 from rowlock.store.database import Database
@@ -46,11 +51,31 @@ async def prepare(
                 f"databases {other!r} and {db.name!r} are one database (installation {installation}); "
                 f"two names for one database are refused (J5): use one name for it"
             )
+        await _refuse_two_places(db, installation)
         installations[installation] = db.name
         db.installation = installation
     for db in databases:
         await _refuse_changed(app, db)
     return worker
+
+
+async def _refuse_two_places(db: Database, installation: str) -> None:
+    """A given engine is of one kind; what the other kind needs is made from its URL, and may lead elsewhere (E3)."""
+    if db.dialect.one_writer or not isinstance(db.target, Engine | AsyncEngine):
+        return
+    try:
+        other = await bounded(db, on_a_thread(lambda: db.run(verify)), TRY_S)
+    except (RowlockError, SQLAlchemyError, OSError):
+        if isinstance(db.target, AsyncEngine):  # a program that is async throughout never uses the other kind
+            return
+        raise
+    if other != installation:
+        raise StartRefused(
+            f"database {db.name!r}: the given engine leads to other tables than its URL does (installations {other} "
+            f"and {installation}), and Rowlock needs connections of both kinds, sync and async (E3); what the engine "
+            f"sets beside the URL, a search_path in connect_args or in a listener, say, belongs into the URL: on "
+            f"PostgreSQL ?options=-csearch_path%3D…"
+        )
 
 
 def mode_of(app: Program, mode: str | None) -> str:

@@ -98,8 +98,8 @@ def _async(db: Database) -> tuple[URL, dict[str, Any]]:
     """The URL of the async engine, and its driver's options."""
     sync, url = db.dialect.urls(db.url)
     if db.pooler:  # the sync driver's async side: it sends a statement whole, and needs nothing of the session after it
-        return sync, db.dialect.connect_args(is_async=False, wait_ms=db.wait_ms)
-    return url, db.dialect.connect_args(is_async=True, wait_ms=db.wait_ms)
+        url = sync
+    return url, db.dialect.connect_args(is_async=url != sync, wait_ms=db.wait_ms)
 
 
 def handler_engine(db: Database, size: int) -> Engine:
@@ -119,7 +119,8 @@ def async_handler_engine(db: Database, size: int) -> AsyncEngine:
         engine = AsyncEngine(_recreated(db.target.sync_engine))
     else:
         url = _async(db)[0] if db.pooler else db.dialect.handler_url(db.url)
-        engine = create_async_engine(url, **_of_handlers(db, size, is_async=not db.pooler))
+        is_async = url != db.dialect.urls(db.url)[0]
+        engine = create_async_engine(url, **_of_handlers(db, size, is_async=is_async))
     _listen_as_handlers_want(engine.sync_engine, db)
     return engine
 

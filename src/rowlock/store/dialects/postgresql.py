@@ -63,6 +63,10 @@ def _settings(wait_ms: int, *, local: bool) -> str:
     return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
 
 
+_OF_BOTH = frozenset({"host", "port"})
+"""Query parameters of a URL that both drivers take."""
+
+
 class PostgreSQL(Dialect):
     """PostgreSQL 13 and newer."""
 
@@ -75,7 +79,8 @@ class PostgreSQL(Dialect):
 
     def urls(self, url: URL) -> tuple[URL, URL]:
         psycopg = importlib.util.find_spec("psycopg") is not None
-        asyncpg = importlib.util.find_spec("asyncpg") is not None
+        # Other words of a URL (sslmode, options, application_name…) are libpq's, which asyncpg's `connect` refuses.
+        asyncpg = importlib.util.find_spec("asyncpg") is not None and not set(url.query) - _OF_BOTH
         if not psycopg:
             raise MissingDriver(
                 "PostgreSQL needs a driver that is not installed: psycopg; pip install 'rowlock[postgres]'"
@@ -86,7 +91,7 @@ class PostgreSQL(Dialect):
         )
 
     def connect_args(self, *, is_async: bool, wait_ms: int) -> dict[str, Any]:
-        if is_async and importlib.util.find_spec("asyncpg") is not None:
+        if is_async:
             return {"timeout": 10}
         return {"connect_timeout": 10}
 
