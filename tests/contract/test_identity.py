@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from rowlock import App, Context, NotMigrated, StartRefused, WrongDatabase
+from rowlock import App, Context, NotMigrated, StartRefused, UnsupportedDatabase, WrongDatabase
 from support.databases import Database, SQLite, make_database
 from support.live import Live
 
@@ -238,3 +238,12 @@ async def test_an_engine_that_leads_elsewhere_than_its_url_is_refused(database: 
     finally:
         with engine.begin() as conn:
             conn.exec_driver_sql("DROP SCHEMA apart CASCADE")
+
+
+@pytest.mark.parametrize("pool", [sa.StaticPool, sa.AssertionPool])
+def test_an_engine_of_one_connection_is_refused(database: Database, pool: Any) -> None:
+    # contract: C8, E8: what one thread enqueues on a connection of all, another rolls back
+    given = sa.create_engine(database.sync_url, poolclass=pool)
+    with pytest.raises(UnsupportedDatabase, match=rf"{pool.__name__}.*C8"):
+        assert App(given).databases
+    given.dispose()

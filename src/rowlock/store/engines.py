@@ -15,6 +15,7 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AssertionPool, StaticPool
 
 from rowlock.errors import UnsupportedDatabase
 from rowlock.store.failures import is_outage
@@ -44,6 +45,12 @@ for _kind in ("QueuePool", "AsyncAdaptedQueuePool"):
 def url_of(target: Target, name: str) -> URL:
     """The URL of what a user gave as database `name`. Raises `UnsupportedDatabase`."""
     if isinstance(target, AsyncEngine | Engine):
+        if isinstance(target.pool, StaticPool | AssertionPool):
+            # Threads that share a connection end each other's transactions: what was enqueued would be gone (E8).
+            raise UnsupportedDatabase(
+                f"database {name!r}: its engine has a {type(target.pool).__name__}, one connection for all, and "
+                f"Rowlock works on several at once (C8); leave poolclass out"
+            )
         return target.url
     if isinstance(target, URL):
         return target
