@@ -33,7 +33,7 @@ class Handlers:
     def open(self) -> Generator[HandlerTransaction]:
         """A sync handler's transaction, begun; undone unless it was committed. On the handler's own thread."""
         with translated(self._db):
-            transaction = HandlerTransaction(self._db, self._sync().connect())
+            transaction = self._made()
         try:
             with translated(self._db):
                 transaction.begin()
@@ -41,6 +41,9 @@ class Handlers:
         finally:
             transaction.abandon()
             transaction.close()
+
+    def _made(self) -> HandlerTransaction:
+        return HandlerTransaction(self._db, self._sync().connect())
 
     @asynccontextmanager
     async def aopen(self, patience_s: float) -> AsyncGenerator[HandlerTransaction]:

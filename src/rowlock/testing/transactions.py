@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from sqlalchemy.engine import Connection
@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from rowlock.errors import KitError, KitTypeError
-from rowlock.store.failures import translated
 from rowlock.store.handlers import Handlers
 from rowlock.store.transactional import HandlerTransaction
 
@@ -52,17 +51,8 @@ class CaseHandlers(Handlers):
         super().__init__(db, 1)
         self._conn = conn
 
-    @contextmanager
-    def open(self) -> Generator[HandlerTransaction]:
-        """A sync handler's transaction."""
-        transaction = CaseTransaction(self._db, self._conn)
-        try:
-            with translated(self._db):
-                transaction.begin()
-            yield transaction
-        finally:
-            transaction.abandon()
-            transaction.close()
+    def _made(self) -> HandlerTransaction:
+        return CaseTransaction(self._db, self._conn)
 
     @asynccontextmanager
     async def aopen(self, patience_s: float) -> AsyncGenerator[HandlerTransaction]:
