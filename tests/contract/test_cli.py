@@ -205,8 +205,8 @@ def test_counts_keep_due_and_future_apart(cli: Cli, news: Any) -> None:
     news.publish.enqueue(news.Publish(3), delay=timedelta(days=1))
     news.mail.enqueue(news.Publish(4))
     assert cli("records", "counts", "--json").json == [
-        {"queue": "default", "state": "pending", "count": 4, "future": 1, "due": 3},
-        {"queue": "mail", "state": "pending", "count": 1, "future": 0, "due": 1},
+        {"queue": "default", "state": "pending", "count": 4, "future": 1, "estimated": False, "due": 3},
+        {"queue": "mail", "state": "pending", "count": 1, "future": 0, "estimated": False, "due": 1},
     ]
     assert [line.split() for line in cli("records", "counts").out.splitlines()[1:]] == [
         ["default", "pending", "4", "3", "1"],

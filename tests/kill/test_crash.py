@@ -67,7 +67,6 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
     kit = kill_kit(
         f"""
     import re
-    import sqlalchemy as sa
     from support.effects import effects
 
     def die() -> None:
@@ -87,7 +86,7 @@ def test_whatever_kills_a_worker_every_record_ends(kill_kit, engine: sa.Engine, 
             note("dies settling")
             die()
 
-    sa.event.listen(sa.Engine, "after_cursor_execute", settling)
+    listen("after_cursor_execute", settling)
 
     points = [
         jobs.job(name=name, max_attempts=50, priority=2, {short})(point)

@@ -54,7 +54,6 @@ def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, poin
     kit = kill_kit(
         """
     import re
-    import sqlalchemy as sa
 
     @jobs.job(name="work", max_attempts=1, timeout=30)
     async def work(ctx: Context) -> None:
@@ -70,7 +69,7 @@ def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, poin
         after={
             "claimed": "app.on('claimed')(term)",
             "ended": "app.after_attempt(term)",
-            "settling": "sa.event.listen(sa.Engine, 'before_cursor_execute', settling)",
+            "settling": "listen('before_cursor_execute', settling)",
         }[point],
         job={"workers": 20, "poll_ms": 50},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ def commands(capsys: pytest.CaptureFixture[str], folder: Path) -> Iterator[Calla
     """
     path, modules, groups = list(sys.path), set(sys.modules), group._groups
     group._groups = weakref.WeakSet()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*arguments: str) -> Result:
         capsys.readouterr()
@@ -57,6 +59,8 @@ def commands(capsys: pytest.CaptureFixture[str], folder: Path) -> Iterator[Calla
     try:
         yield run
     finally:
+        for number, handler in handlers.items():  # `demo` has one of its own, which would outlive the command here
+            signal.signal(number, handler)
         failing._Debug.on = False
         group._groups = groups
         sys.path[:] = path

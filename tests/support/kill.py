@@ -47,7 +47,7 @@ from datetime import timedelta
 from rowlock import *
 from rowlock import App, Context, Jobs
 
-from support.effects import ahold, hold, note
+from support.effects import ahold, hold, listen, note
 
 jobs = Jobs()
 """

@@ -13,7 +13,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BARE = Path(os.environ.get("ROWLOCK_BARE_LOOPS", ROOT.parent / "shared" / "bench" / "drivers"))
-SMALL = ("--records", "400", "--rounds", "1", "--singles", "40", "--many", "1000", "--history", "5000")
+SMALL = (
+    "--records",
+    "400",
+    "--rounds",
+    "1",
+    "--singles",
+    "40",
+    "--many",
+    "1000",
+    "--history",
+    "5000",
+    "--backlog",
+    "1000",
+)
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 MANY = {"sqlite": 0.35}
 
@@ -50,6 +63,8 @@ def test_one_command_measures_everything_and_resumes(tmp_path: Path) -> None:
         ("drain", {"slots": 100, "loop": "asyncio"}),
         *(("enqueue", {"what": name}) for name in ("sync", "async", "keyed", "many")),
         *(("claims", {"what": name}) for name in ("claim", "look")),
+        ("schedules", {"what": "idle"}),
+        ("sweep", found[-1]["of"]),
     ]
     assert len(first.stdout.splitlines()) == len(found)
     assert ("ratio" in found[0]) is BARE.is_dir()
