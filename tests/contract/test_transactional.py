@@ -496,9 +496,13 @@ async def test_one_place_over_two_workers(
 
 
 @pytest.mark.databases("postgresql", "mariadb", reason="K2: SQLite is a file: there is no network")
-@pytest.mark.parametrize("where", ["SAVEPOINT rowlock_", "RELEASE SAVEPOINT rowlock_", "COMMIT"])
+@pytest.mark.parametrize(
+    ("where", "is_async"),
+    [("SAVEPOINT rowlock_", True), ("RELEASE SAVEPOINT rowlock_", True), ("COMMIT", True), ("COMMIT", False)],
+)
 async def test_an_answer_that_the_network_swallows_does_not_keep_the_slot(
     app_factory: Callable[..., App], database: Database, receipts: Callable[[], list[str]], where: str,
+    is_async: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # contract: K2, L8: the only slot is free again, and what happened counts once
@@ -507,12 +511,20 @@ async def test_an_answer_that_the_network_swallows_does_not_keep_the_slot(
     with Proxy(database.parsed) as proxy:
         live = Live(app_factory, database, url=proxy.url, workers=1, lease_ms=2_000)
 
-        @live.jobs.job(name="charge", max_attempts=20, timeout=1, overrun=0.1, transactional=True)
-        async def charge(input: Charge, ctx: Context) -> None:
-            # Another row each time: what a server was cut off from keeps its locks until it notices.
-            await ctx.aconnection.execute(sa.insert(Receipt).values(what=f"{input.what} {ctx.attempt}"))
+        def statement(input: Charge, ctx: Context) -> sa.Insert:
             if not begins and ctx.attempt == 1 and input.what == "one":
                 proxy.after(where.encode(), "blackhole")
+            # Another row each time: what a server was cut off from keeps its locks until it notices.
+            return sa.insert(Receipt).values(what=f"{input.what} {ctx.attempt}")
+
+        async def asynchronous(input: Charge, ctx: Context) -> None:
+            await ctx.aconnection.execute(statement(input, ctx))
+
+        def sync(input: Charge, ctx: Context) -> None:
+            ctx.connection.execute(statement(input, ctx))
+
+        options: dict[str, Any] = {"max_attempts": 20, "timeout": 1, "overrun": 0.1, "transactional": True}
+        charge: Any = live.jobs.job(name="charge", **options)(asynchronous if is_async else sync)
 
         if begins:
             proxy.after(where.encode(), "blackhole")

@@ -259,6 +259,7 @@ class Attempt:
         with _gate:
             self.lost = True
             if self.ending:  # its settlement is under way in its own transaction: that one's verdict counts
+                transactional.cut_off_later(self)
                 return
         if self.closed:
             self.lane.settler.forget(self)

@@ -90,6 +90,12 @@ async def _end_with(attempt: Attempt, transaction: HandlerTransaction, settlemen
             _done(attempt, settlement)
 
 
+def cut_off_later(attempt: Attempt) -> None:
+    """Its hold is gone: an answer that has not come by then never does, and would keep the thread for ever (K2)."""
+    if attempt.transaction is not None:
+        attempt.lane.loop.call_later(attempt.lane.handlers_guard.patience_s, attempt.transaction.cut_off)
+
+
 def _committed_with(attempt: Attempt) -> Settlement | None:
     """The settlement that commits with the handler's work; None if its work is to be undone."""
     end = attempt.end

@@ -6,7 +6,9 @@ holds the handler (a thread, a task) calls these functions and waits between the
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -39,6 +41,8 @@ class HandlerTransaction:
         self.aconnection = aconnection
         self._db = db
         self._mark = f"rowlock_{secrets.token_hex(8)}"
+        self._raw: Any = None
+        """The driver's connection, as long as it is this transaction's."""
         self._ours = False
         """Set while it is Rowlock that ends the transaction."""
         self._ended = False
@@ -93,6 +97,7 @@ class HandlerTransaction:
 
     def begin(self) -> None:
         """Begins, and sets the mark by which an end that Rowlock did not make is told. Raises what databases raise."""
+        self._raw = self.sync.connection.driver_connection
         if self._db.pooler and (settings := self._db.dialect.handler_session):
             self.sync.exec_driver_sql(settings)
         self.sync.exec_driver_sql(f"SAVEPOINT {self._mark}")
@@ -141,10 +146,25 @@ class HandlerTransaction:
 
     def forget(self) -> None:
         """Nothing more comes of it; its connection is thrown away by whoever has it."""
+        self._raw = None
         self._ours = self._ended = True
         session = self._handed_out()
         if session is not None:
             session.expunge_all()
+
+    def cut_off(self) -> None:
+        """Ends the network's part of its connection, from another thread: who waits for an answer there gets an error.
+
+        For a sync handler whose hold is gone, so that nothing of it can commit any more. Does nothing to a file.
+        """
+        if self._db.dialect.one_writer or self.aconnection is not None or self._raw is None:
+            return
+        try:
+            link: Any = getattr(self._raw, "_sock", None) or self._raw  # PyMySQL's socket; psycopg's connection has it
+            with socket.socket(fileno=os.dup(link.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+        except Exception:  # noqa: BLE001 - it is closed already
+            return
 
     def quiet(self) -> None:
         """The connection is used on, by others."""
