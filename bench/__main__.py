@@ -124,13 +124,13 @@ def _enqueue(here: Place, options: argparse.Namespace, _drivers: Path | None, re
 
 
 def _claims(here: Place, options: argparse.Namespace, _drivers: Path | None, results: Results) -> None:
-    if all(results.has(here.kind, "claims", {"what": name}) for name in ("claim", "look")):
+    if all(results.has(here.kind, "claims", {"what": name}) for name in claims.WHAT):
         return
-    cost = claims.measure(here, options.history)
-    for name in ("claim", "look"):
+    cost = claims.measure(here.kind, options.history)
+    for name in claims.WHAT:
         empty, full = cost[f"{name} empty"], cost[f"{name} full"]
         text = (
-            f"{name:<6} {full:.2f} ms with {options.history:,} finished rows, {empty:.2f} without   "
+            f"{name:<7} {full:.2f} ms with {options.history:,} finished rows, {empty:.2f} without   "
             f"times {full / empty:.2f}"
         )
         row = {"history": options.history, "empty_ms": empty, "full_ms": full, "times": full / empty}

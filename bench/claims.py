@@ -1,14 +1,16 @@
-"""What a claim and an idle look cost as history grows: the same statements with and without finished rows."""
+"""What an enqueue, a claim and an idle look cost as history grows: the same, with and without finished rows."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import sqlalchemy as sa
 
 from bench import program
-from bench.places import Place, settle_down
+from bench.places import Place, place, settle_down
 from rowlock.model.table import JOBS
 from rowlock.store.claim import Branch, Source, claim, look
 
@@ -20,35 +22,54 @@ HISTORY = {
 NOW = {"postgresql": "clock_timestamp()", "mariadb": "UTC_TIMESTAMP(6)", "sqlite": "'2026-01-01 00:00:00.000000'"}
 
 
-def measure(place: Place, finished: int, rounds: int = 5, claims: int = 200) -> dict[str, float]:
-    """Median milliseconds of a claim of one and of a look that finds nothing, before and after `finished` rows."""
-    app, noop = program.application(place.url)
-    app.migrate()
-    db = app.databases["default"]
-    source = Source(JOBS, "bench", (Branch("noop", noop.wire.fingerprint, 60_000),), "bench")
-    found: dict[str, float] = {}
-    for label, rows in (("empty", 0), ("full", finished)):
-        place.execute("DELETE FROM rowlock_job")
-        if rows:
-            fill(place, rows, noop.wire.fingerprint)
-        settle_down(place)
-        claiming: list[float] = []
-        looking: list[float] = []
-        for _ in range(rounds):
-            noop.enqueue_many([program.Input(n) for n in range(claims)])
-            with db.engine().connect() as conn:
-                for _ in range(claims):
-                    begun = time.perf_counter()
-                    assert claim(conn, db, source, 1)
-                    claiming.append(time.perf_counter() - begun)
-                for _ in range(claims):
-                    begun = time.perf_counter()
-                    assert not look(conn, db, source).due
-                    looking.append(time.perf_counter() - begun)
-        found[f"claim {label}"] = statistics.median(claiming) * 1_000
-        found[f"look {label}"] = statistics.median(looking) * 1_000
-    app.close()
-    return found
+WHAT = ("enqueue", "claim", "look")
+
+
+def measure(kind: str, finished: int, rounds: int = 5, times: int = 200) -> dict[str, float]:
+    """Median milliseconds of an enqueue, a claim of one and a look that finds nothing, with and without history.
+
+    Two databases, one empty and one with `finished` rows, in turn: what else the machine does meets both.
+    """
+    with ExitStack() as ending:
+        sides: list[_Side] = []
+        for label, rows in (("empty", 0), ("full", finished)):
+            side = _Side(label, ending.enter_context(place(kind, f"_{label}")))
+            ending.callback(side.app.close)
+            if rows:
+                fill(side.place, rows, side.job.wire.fingerprint)
+            settle_down(side.place)
+            sides.append(side)
+        for number in range(rounds):
+            for side in sides if number % 2 else reversed(sides):
+                side.round(times)
+        return {f"{what} {side.label}": statistics.median(side.took[what]) * 1_000 for side in sides for what in WHAT}
+
+
+class _Side:
+    def __init__(self, label: str, place: Place) -> None:
+        self.label = label
+        self.place = place
+        self.app, self.job = program.application(place.url)
+        self.app.migrate()
+        self.took: dict[str, list[float]] = {what: [] for what in WHAT}
+        """Of each round the median."""
+
+    def round(self, times: int) -> None:
+        db = self.app.databases["default"]
+        source = Source(JOBS, "bench", (Branch("noop", self.job.wire.fingerprint, 60_000),), "bench")
+        self._time("enqueue", times, lambda: self.job.enqueue(program.Input(1)))
+        with db.engine().connect() as conn:
+            self._time("claim", times, lambda: claim(conn, db, source, 1))
+            assert not look(conn, db, source).due, "not everything was claimed"
+            self._time("look", times, lambda: look(conn, db, source))
+
+    def _time(self, what: str, times: int, act: Callable[[], object]) -> None:
+        found: list[float] = []
+        for _ in range(times):
+            begun = time.perf_counter()
+            act()
+            found.append(time.perf_counter() - begun)
+        self.took[what].append(statistics.median(found))
 
 
 def fill(place: Place, rows: int, fingerprint: str) -> None:

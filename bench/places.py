@@ -43,8 +43,11 @@ class Place:
 
 
 @contextmanager
-def place(kind: str) -> Generator[Place]:
-    """An empty database of this kind, gone afterwards. Raises what the driver raises if there is none."""
+def place(kind: str, suffix: str = "") -> Generator[Place]:
+    """An empty database of this kind, gone afterwards. Raises what the driver raises if there is none.
+
+    `suffix` tells it from another one that is there at the same time.
+    """
     if kind == "sqlite":
         folder = Path(tempfile.mkdtemp(prefix="rowlock-bench-"))
         try:
@@ -52,13 +55,14 @@ def place(kind: str) -> Generator[Place]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
+    name = NAME + suffix
     server = Place(kind, DEFAULTS[kind], {})
-    server.execute(f"DROP DATABASE IF EXISTS {NAME}", f"CREATE DATABASE {NAME}")
-    url = make_url(DEFAULTS[kind]).set(database=NAME).render_as_string(hide_password=False)
+    server.execute(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+    url = make_url(DEFAULTS[kind]).set(database=name).render_as_string(hide_password=False)
     try:
-        yield Place(kind, url, {"BENCH_DB": NAME})
+        yield Place(kind, url, {"BENCH_DB": name})
     finally:
-        server.execute(f"DROP DATABASE IF EXISTS {NAME}")
+        server.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 def settle_down(place: Place) -> None:

@@ -62,7 +62,7 @@ def test_one_command_measures_everything_and_resumes(tmp_path: Path) -> None:
     assert [(row["part"], row["of"]) for row in found] == [
         ("drain", {"slots": 100, "loop": "asyncio"}),
         *(("enqueue", {"what": name}) for name in ("sync", "async", "keyed", "many")),
-        *(("claims", {"what": name}) for name in ("claim", "look")),
+        *(("claims", {"what": name}) for name in ("enqueue", "claim", "look")),
         ("schedules", {"what": "idle"}),
         ("sweep", found[-1]["of"]),
     ]
