@@ -74,6 +74,7 @@ def test_one_command_measures_everything_and_resumes(tmp_path: Path) -> None:
     again = bench(tmp_path, "--quick", "--resume", *SMALL, "--database", "sqlite", "claims", "enqueue")
     assert again.returncode == 0, again.stderr
     assert [line.split()[:3] for line in again.stdout.splitlines()] == [
+        ["sqlite", "claims", "enqueue"],
         ["sqlite", "claims", "claim"],
         ["sqlite", "claims", "look"],
     ]
