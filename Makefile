@@ -1,5 +1,6 @@
 # Every target sets up its own .venv first; a fresh clone needs only make and Python 3.11 or newer.
 #   make test       the suite without the slow tests      make test-all   everything
+#   WORKERS=2       how many processes share the tests, a file each; 0 is one, for a debugger
 #   make check      formatting, lint, types, floors       make fmt        put the formatting right
 #   make demo       the newsroom; another folder of Markdown with INPUT=path
 #   make mutants    leaves out each condition of ownership in a copy, and shows which test notices
@@ -7,6 +8,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 STAMP := $(VENV)/.installed
 
 .PHONY: help venv test test-all check check-format check-lint check-types check-floors fmt mutants demo bench clean
@@ -22,10 +25,10 @@ $(STAMP): pyproject.toml .ci/venv
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: check-format check-lint check-types check-floors
 

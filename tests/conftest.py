@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from support import own, servers
+from support import own, ready, servers
 from support.databases import Database, SQLite, make_database
 from support.kill import KillKit
 from support.leaks import LeakWatch
@@ -108,7 +108,10 @@ def async_engine(database: Database) -> Callable[..., AbstractAsyncContextManage
 
 @pytest.fixture
 def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
-    """`app_factory(*groups, migrate=True, url=None, **options)`: an App on the test's database, closed after it."""
+    """`app_factory(*groups, migrate=True, url=None, **options)`: an App on the test's database, closed after it.
+
+    Where a test looks at the migration itself, it calls `app.migrate()`; see support/ready.py.
+    """
     from rowlock import App
 
     made = []
@@ -118,7 +121,9 @@ def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
         made.append(app)
         for group in groups:
             app.include(group)
-        if migrate:
+        if migrate and url is None and list(app.databases) == ["default"]:
+            ready.migrate(database, app.migrate)
+        elif migrate:
             app.migrate()
         return app
 
@@ -186,7 +191,7 @@ def kill_kit(
 
     def make(source: str, database: Database | None = None, **settings: Any) -> KillKit:
         database = database or request.getfixturevalue("database")
-        kits.append(KillKit(source, tmp_path, database.url, monkeypatch, **settings))
+        kits.append(KillKit(source, tmp_path, database, monkeypatch, **settings))
         return kits[-1]
 
     yield make

@@ -12,6 +12,7 @@ FAST = {"workers": 6, "poll_ms": 50}
 
 # contract: O4, R7
 # case: C71
+@mostly_slow("postgresql")
 def test_a_cancel_from_another_process_reaches_every_kind_of_handler(kill_kit, engine: sa.Engine) -> None:
     kit = kill_kit(
         """
@@ -81,6 +82,7 @@ jobs.job(name="other", max_attempts=3, {limits})(work)
 
 
 # contract: O4, L7
+@mostly_slow("mariadb")
 def test_a_worker_that_dies_with_cancels_unseen_leaves_them_cancelled(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:

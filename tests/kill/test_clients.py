@@ -18,6 +18,7 @@ CLIENT = """
 import sys
 import sqlalchemy as sa
 from rowlock import App
+from support.story import mostly_slow
 
 app, engine = App(sys.argv[1]), sa.create_engine(sys.argv[2])
 
@@ -45,6 +46,7 @@ with engine.connect() as conn:
 @pytest.mark.parametrize(
     ("point", "rows"), [("between", (0, 0)), ("before the commit", (0, 0)), ("after the commit", (1, 3))]
 )
+@mostly_slow("mariadb")
 def test_a_client_that_is_killed_leaves_all_or_nothing(
     database: Database, engine: sa.Engine, app_factory: Any, jobs: Jobs, ping: Any, point: str, rows: tuple[int, int]
 ) -> None:

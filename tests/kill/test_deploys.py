@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rowlock import App, Enqueued, Record, State
+from support.story import mostly_slow
 from support.waiting import wait_until
 
 V1 = """
@@ -73,6 +74,7 @@ def wait_for_success(kit: Any, made: list[Enqueued]) -> None:
     assert [len(kit.effects(record=each.id)) for each in made] == [1] * len(made)
 
 
+@mostly_slow("postgresql")
 def test_a_deploy_and_its_rollback_lose_block_and_spend_nothing(
     kill_kit: Any, dialect: str
 ) -> None:  # contract: S7, J10, J4, O3

@@ -13,6 +13,7 @@ from support.waiting import wait_until
 
 
 # contract: M6, L4, C3; case: C12
+@mostly_slow("mariadb")
 def test_a_signal_lets_running_attempts_finish_and_starts_nothing_more(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_signal_between_claim_and_settlement(kill_kit, engine: sa.Engine, poin
 
 
 # contract: M6, R4, R7; case: C13, C15
+@mostly_slow("postgresql")
 def test_what_does_not_finish_in_time_is_handed_back_with_its_attempt(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:
@@ -152,6 +154,7 @@ def test_what_does_not_finish_in_time_is_handed_back_with_its_attempt(
 
 
 # contract: M6, R3, L7
+@mostly_slow("sqlite")
 def test_a_handler_that_can_not_be_stopped_keeps_its_lease_and_not_the_process(
     kill_kit, engine: sa.Engine, dialect: str
 ) -> None:

@@ -67,6 +67,7 @@ async def _until(fact) -> None:
 
 
 # contract: H3, M6, E8
+@mostly_slow("postgresql")
 def test_connections_threads_and_files_are_back_after_a_stop(kill_kit, database: Database, tmp_path: Path) -> None:
     """In a process of its own: this one opens and closes files for its other tests at any moment."""
     kit = kill_kit("""

@@ -6,7 +6,7 @@ import time
 
 import sqlalchemy as sa
 
-from support.story import Table, complaints, lease_of, limits, wait_logged
+from support.story import Table, complaints, lease_of, limits, mostly_slow, wait_logged
 
 LEASE = 1.2
 SOURCE = """
@@ -51,6 +51,7 @@ for name in ("sync", "goes on"):
 
 
 # contract: L1, L3, R4; case: C03
+@mostly_slow("mariadb")
 def test_a_worker_that_stood_still_past_its_leases_changes_nothing(kill_kit, engine: sa.Engine, dialect: str) -> None:
     kit = kill_kit(SOURCE.format(limits=limits(dialect, lease=LEASE)), job={"workers": 6, "poll_ms": 50})
     for job in kit.module.jobs.jobs:

@@ -16,10 +16,12 @@ from support.waiting import wait_until
 PROGRAM = """
 import os
 from rowlock import App
+from support.story import mostly_slow
 app = App(os.environ["NEWS_URL"])
 """
 
 
+@mostly_slow("postgresql")
 def test_the_rest_stays_dead_and_the_next_one_completes_it(tmp_path: Path, database: Database) -> None:
     # contract: O2, O6
     # case: C85

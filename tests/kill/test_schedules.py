@@ -20,6 +20,7 @@ from rowlock.store.database import Database as Store
 from rowlock.store.migrations import migrate
 from support.databases import Database
 from support.schedulers import BEGIN, CRONS, fast, scheduled
+from support.story import mostly_slow
 from support.waiting import wait_until
 from support.zygote import Forked
 
@@ -73,6 +74,7 @@ class Crew:
     ("minutes", "speed"),
     [(500, 6_000), pytest.param(5_000, 7_200, marks=pytest.mark.slow)],
 )
+@mostly_slow("postgresql")
 def test_each_minute_is_made_once_by_schedulers_that_are_killed(
     database: Database, engine: sa.Engine, tmp_path: Path, request: pytest.FixtureRequest, minutes: int, speed: float
 ) -> None:

@@ -15,6 +15,7 @@ from support.waiting import wait_until
 SOURCE = """
 from rowlock.runtime import sweeper
 from rowlock.store import turn
+from support.story import mostly_slow
 
 sweeper.FIRST_S = 0.1
 turn.LEASE = timedelta(seconds=2)
@@ -25,6 +26,7 @@ async def work(ctx: Context) -> None:
 """
 
 
+@mostly_slow("mariadb")
 def test_a_sweep_goes_on_after_a_kill(kill_kit: Callable[..., KillKit], engine: sa.Engine) -> None:
     # contract: N3, N2
     kit = kill_kit(SOURCE)

@@ -28,7 +28,8 @@ from typing import Any
 
 import pytest
 
-from support import effects
+from support import effects, ready
+from support.databases import Database
 from support.effects import Effect, release
 from support.waiting import BOUND, wait_until
 from support.zygote import Forked
@@ -137,10 +138,17 @@ class KillKit:
     """An application in a folder of its own, run by any number of processes; `module` is it in this process."""
 
     def __init__(
-        self, source: str, folder: Path, url: str, patch: pytest.MonkeyPatch, *, after: str = "", **settings: Any
+        self,
+        source: str,
+        folder: Path,
+        database: Database,
+        patch: pytest.MonkeyPatch,
+        *,
+        after: str = "",
+        **settings: Any,
     ) -> None:
         """`after` is source that needs `app`."""
-        self.folder, self.url = folder, url
+        self.folder, self.database, self.url = folder, database, database.url
         self.name = f"app_{secrets.token_hex(4)}"
         self.workers: list[Worker] = []
         settings = {"database": {"default": {}}, "runtime": {"mode": "worker"}, **settings}
@@ -148,7 +156,7 @@ class KillKit:
         text += textwrap.dedent(after)
         (folder / f"{self.name}.py").write_text(text)
         patch.setenv(effects.FILE, "")  # put back to what it was after the test
-        patch.setenv(URL, url)
+        patch.setenv(URL, self.url)
         effects.create(folder / "effects.db")
         patch.syspath_prepend(folder)
 
@@ -156,7 +164,7 @@ class KillKit:
     def module(self) -> ModuleType:
         """The generated module, imported here to enqueue with; its `app` is migrated."""
         if self.name not in sys.modules:
-            importlib.import_module(self.name).app.migrate()
+            ready.migrate(self.database, importlib.import_module(self.name).app.migrate)
         return sys.modules[self.name]
 
     def start(self, *arguments: str, url: str | None = None) -> Worker:

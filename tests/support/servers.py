@@ -33,6 +33,7 @@ class Server:
     local: bool
     engine: sa.Engine = field(init=False)
     emptied: list[str] = field(default_factory=list)  # PostgreSQL databases for the next test
+    tables: list[str] = field(default_factory=list)  # what makes Rowlock's schema at once; see support/ready.py
 
     def __post_init__(self) -> None:
         # pool_pre_ping: tests stop and start servers of their own under it.
