@@ -12,13 +12,13 @@ import sqlalchemy as sa
 
 from rowlock import App, Jobs
 from support.databases import Database
+from support.story import mostly_slow
 from support.waiting import BOUND, wait_until
 
 CLIENT = """
 import sys
 import sqlalchemy as sa
 from rowlock import App
-from support.story import mostly_slow
 
 app, engine = App(sys.argv[1]), sa.create_engine(sys.argv[2])
 

@@ -11,12 +11,12 @@ from rowlock import App, Done
 from rowlock.store import change
 from support.databases import Database
 from support.jobtable import JobTable
+from support.story import mostly_slow
 from support.waiting import wait_until
 
 PROGRAM = """
 import os
 from rowlock import App
-from support.story import mostly_slow
 app = App(os.environ["NEWS_URL"])
 """
 

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from rowlock.store import schema
 from support.kill import KillKit
+from support.story import mostly_slow
 from support.waiting import wait_until
 
 SOURCE = """
 from rowlock.runtime import sweeper
 from rowlock.store import turn
-from support.story import mostly_slow
 
 sweeper.FIRST_S = 0.1
 turn.LEASE = timedelta(seconds=2)
