@@ -14,6 +14,7 @@ from rowlock import Ack, App, Context, Dead, Drop, Retry, Snooze, State, StopRea
 from support.databases import Database
 from support.jobtable import failing
 from support.live import Live
+from support.story import all_on_sqlite
 from support.waiting import Signals, wait_until, wait_until_async
 
 CANCELLED = ("cancelled", "cancelled", None, None)
@@ -54,7 +55,7 @@ def answer(way: str) -> Any:
 # --- what is in work --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["raises", "retries", "snoozes", "returns a retry", "returns nonsense", "says nothing"])
+@all_on_sqlite("way", ["raises", "retries", "snoozes", "returns a retry", "returns nonsense", "says nothing"])
 async def test_an_async_handler_is_cancelled_at_its_next_await_and_knows_why(
     make: Callable[..., Live], way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,7 +96,7 @@ async def test_an_async_handler_is_cancelled_at_its_next_await_and_knows_why(
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-@pytest.mark.parametrize("way", ["returns", "acks", "drops", "is dead"])
+@all_on_sqlite("way", ["returns", "acks", "drops", "is dead"])
 async def test_work_that_completed_all_the_same_is_what_it_says(
     make: Callable[..., Live], kind: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,7 +128,7 @@ async def test_work_that_completed_all_the_same_is_what_it_says(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("way", ["raises", "retries", "ignores it"])
+@all_on_sqlite("way", ["raises", "retries", "ignores it"])
 async def test_a_sync_handler_sees_it_on_its_context(make: Callable[..., Live], way: str) -> None:
     # contract: O4, R7
     live, signals = make(), Signals()

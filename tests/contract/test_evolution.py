@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from rowlock import App, DeclarationError, Enqueued, Jobs, State
 from rowlock.store import schema
+from support.story import all_on_sqlite
 from support.waiting import wait_until
 
 AppFactory = Callable[..., App]
@@ -271,7 +272,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("change", SAME)
+@all_on_sqlite("change", SAME)
 def test_what_leaves_the_schema_as_it_is_just_runs(version: Callable[..., Version], change: str) -> None:
     # contract: W4, S7
     # case: C59
@@ -293,7 +294,7 @@ def example(of: type) -> Any:
     return of(**{name: values[kind] for name, kind in of.__annotations__.items()})
 
 
-@pytest.mark.parametrize("change", OTHER)
+@all_on_sqlite("change", OTHER)
 def test_another_schema_waits_for_a_program_that_knows_it(version: Callable[..., Version], change: str) -> None:
     # contract: S7, S4, W4, J10
     # case: C59

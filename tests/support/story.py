@@ -24,6 +24,20 @@ def mostly_slow(brief: str, names: tuple[str, ...] = ("sqlite", "postgresql", "m
     )
 
 
+def all_on_sqlite(name: str, values: Iterable[Any]) -> pytest.MarkDecorator:
+    """For values that no database treats differently: the short run takes all on SQLite, one on each server."""
+    listed = list(values)
+    short = {("sqlite", value) for value in listed} | {("postgresql", listed[0]), ("mariadb", listed[0])}
+    return pytest.mark.parametrize(
+        ("dialect", name),
+        [
+            pytest.param(dialect, value, marks=() if (dialect, value) in short else pytest.mark.slow)
+            for dialect in ("sqlite", "postgresql", "mariadb")
+            for value in listed
+        ],
+    )
+
+
 def limits(dialect: str, *, lease: float = 1.0) -> str:
     """Options of a job that a test stops within a moment of its start, and whose lease is short.
 
