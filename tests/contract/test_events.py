@@ -21,6 +21,7 @@ from rowlock.store import schema
 from support.databases import Database
 from support.live import Live
 from support.races import Blocker
+from support.story import mostly_slow
 from support.waiting import wait_until_async, work_for
 
 
@@ -354,6 +355,7 @@ def test_what_is_counted_is_bounded_by_jobs_and_queues() -> None:
     assert len(meter._live) == 0
 
 
+@mostly_slow("mariadb")
 async def test_nothing_of_a_worker_grows_with_what_it_did(make: Callable[..., Live]) -> None:
     # contract: H3
     """Collections of every part of it, before and after a thousand records of each kind of end."""

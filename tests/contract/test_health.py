@@ -21,6 +21,7 @@ from support.databases import Database
 from support.failures import database_error
 from support.live import Live
 from support.proxy import Proxy
+from support.story import mostly_slow
 from support.waiting import wait_until, wait_until_async, work_for
 
 LOOPS = {"claim:default", "settler", "rescuer", "announcer", "keeper", "watch"}
@@ -267,6 +268,7 @@ async def test_a_loop_that_hangs_in_an_await_does_not_work(
             await wait_until_async(lambda: live.app.health()["status"] == "ok")
 
 
+@mostly_slow("postgresql")
 def test_a_handler_that_blocks_the_loop_is_in_the_report(
     make: Callable[..., Live], caplog: pytest.LogCaptureFixture
 ) -> None:
