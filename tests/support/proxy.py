@@ -40,7 +40,9 @@ class _Link:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
-    if sock.family == socket.AF_INET:  # closing with a linger time of 0 sends RST instead of FIN
+    if (
+        sock.family == socket.AF_INET and sock.fileno() >= 0
+    ):  # else it has been closed meanwhile  # closing with a linger time of 0 sends RST instead of FIN
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
