@@ -348,3 +348,12 @@ def test_looking_takes_no_write_lock(jobs: JobTable, database: Database) -> None
 
 async def in_writer_thread(jobs: JobTable) -> bool:
     return (await jobs.db.aread(look, jobs.source())).due
+
+
+@pytest.mark.databases("sqlite", reason="C7: servers have no lock of the whole database")
+def test_a_claim_with_nothing_due_waits_for_no_writer(jobs: JobTable, database: Database) -> None:
+    # contract: C7: also one that was not preceded by a look, as after another claim, or after a failure
+    jobs.add(run_at=NOON + timedelta(hours=1))
+    with Blocker(database) as writer:
+        writer.begin()
+        assert jobs.claim() == []

@@ -125,6 +125,9 @@ class SQLite(EnqueueHooks):
         return [Level(n, p, (sql.from_text(head) - now).total_seconds()) for n, p, head in rows if head is not None]
 
     def claim(self, conn: Connection, db: Database, source: Source, limit: int) -> list[Claimed]:
+        # Looked first: with nothing due it neither takes the write lock nor waits for who has it (C7).
+        if not db.in_transaction(conn) and not scan.due_levels(self.levels(conn, db, source)):
+            return []
         with db.transaction(conn):
             now, nonce = db.clock.host_now(), secrets.token_hex(12)
             claimed: list[Claimed] = []
