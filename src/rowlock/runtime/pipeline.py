@@ -64,11 +64,10 @@ class Pipeline:
         self.settler.on_room = self._room
         self.outage.writes_wait = self._handling.writes_wait
         self.outage.on_sign = lambda: floor.threads.call(lambda: self.wake(None))
-        self._settling: asyncio.Task[None] | None = None
-        self._rescuing: asyncio.Task[None] | None = None
-        self._announcing: asyncio.Task[None] | None = None
-        self._cancelling: asyncio.Task[None] | None = None
-        self._scheduling: asyncio.Task[None] | None = None
+        self._serving: list[asyncio.Task[None]] = []
+        """What attempts need for as long as one of them runs."""
+        self._looking: list[asyncio.Task[None]] = []
+        """What looks for more to do: ended when the drain begins."""
         self.claiming: list[asyncio.Task[None]] = []
 
     def kept(self) -> Kept:
@@ -80,16 +79,16 @@ class Pipeline:
     def start(self) -> None:
         """Sets all loops going."""
         self.start_settling()
-        self._cancelling = self._task(self.canceller.run, "canceller")
-        self._announcing = self._task(self.announcer.run, "announcer")
-        self._rescuing = self._task(self.rescuer.run, "rescuer")
+        self._serving.append(self._task(self.canceller.run, "canceller"))
+        self._looking.append(self._task(self.announcer.run, "announcer"))
+        self._looking.append(self._task(self.rescuer.run, "rescuer"))
         if self.scheduler is not None:
-            self._scheduling = self._task(self.scheduler.run, "scheduler")
+            self._looking.append(self._task(self.scheduler.run, "scheduler"))
         self.claiming = [self._task(claimer.run, f"claim:{claimer.queue}") for claimer in self.claimers]
 
     def start_settling(self) -> None:
         """The settler's loop alone, for a drain by hand."""
-        self._settling = self._task(self.settler.run, "settler")
+        self._serving.append(self._task(self.settler.run, "settler"))
 
     async def stop(self) -> None:
         """Ends the loops; what is not settled by now keeps its lease."""
@@ -101,16 +100,13 @@ class Pipeline:
             claimer.alarm.stop()
         if self.scheduler is not None:
             self.scheduler.stop()
-        background = (self._settling, self._cancelling, self._rescuing, self._announcing, self._scheduling)
-        tasks = [task for task in (*background, *self.claiming) if task is not None]
-        await end_all([*tasks, *singles])
+        await end_all([*self._serving, *self._looking, *self.claiming, *singles])
         await self._handling.aclose()
 
     def drain(self) -> None:
         """`floor.draining` is set: nothing is scheduled, claimed, rescued or blocked any more."""
-        for task in (self._rescuing, self._announcing, self._scheduling):
-            if task is not None:
-                task.cancel()
+        for task in self._looking:
+            task.cancel()
         for claimer in self.claimers:
             claimer.drain()
 

@@ -29,7 +29,7 @@ class Sweepers:
         self._sweepers: dict[str, Sweeper] = {}
         for name, db in program.databases.items():
             service = "sweeper" if len(program.databases) == 1 else f"sweeper@{name}"
-            outage = outages.get(name) or Outage(db, floor.events)
+            outage = outages.get(name) or Outage(db, floor.events, program.meter)
             guard = Guard(service, outage, floor.health.beat(service))
             self._sweepers[service] = Sweeper(program, db, guard, floor.events)
         self._tasks: list[asyncio.Task[None]] = []

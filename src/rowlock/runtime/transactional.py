@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,9 @@ def in_thread(attempt: Attempt) -> None:
             attempt.join(transaction)
             attempt.work()
             settlement = _committed_with(attempt)
-            if settlement is not None and _prepared(attempt, transaction):
-                while (verdict := transaction.settle(settlement)) is Verdict.BUSY and monotonic() < attempt.limit:
+            if settlement is not None:
+                for _ in _ending(attempt, transaction, settlement):
                     time.sleep(AGAIN_S)
-                if _accepted(attempt, verdict):
-                    attempt.unsure = True
-                    transaction.commit()
-                    _done(attempt, settlement)
     except BaseException as error:  # noqa: BLE001 - a thread of ours goes on whatever a database does
         pause = _failed(attempt, error)
         if pause:
@@ -79,15 +76,25 @@ async def run(attempt: Attempt) -> None:
 async def _end_with(attempt: Attempt, transaction: HandlerTransaction, settlement: Settlement) -> None:
     conn = transaction.aconnection
     assert conn is not None
-    if await conn.run_sync(lambda _: _prepared(attempt, transaction)):
-        verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
-        while verdict is Verdict.BUSY and monotonic() < attempt.limit:
-            await asyncio.sleep(AGAIN_S)
-            verdict = await conn.run_sync(lambda _: transaction.settle(settlement))
-        if _accepted(attempt, verdict):
-            attempt.unsure = True
-            await conn.run_sync(lambda _: transaction.commit())
-            _done(attempt, settlement)
+    waits = _ending(attempt, transaction, settlement)
+    while await conn.run_sync(lambda _: next(waits, False)):  # noqa: ASYNC110 - another session's lock has no event
+        await asyncio.sleep(AGAIN_S)
+
+
+def _ending(attempt: Attempt, transaction: HandlerTransaction, settlement: Settlement) -> Iterator[bool]:
+    """Commits the handler's work with its settlement; yields while somebody else has the row, for a pause."""
+    if not _prepared(attempt, transaction):
+        return
+    while (verdict := transaction.settle(settlement)) is Verdict.BUSY and monotonic() < attempt.limit:
+        yield True
+    if verdict is not Verdict.SETTLED:
+        attempt.end = None  # its hold is gone: told by `on_loop`, and nothing of it is committed
+        attempt.let_go()
+        return
+    attempt.unsure = True
+    transaction.commit()
+    attempt.unsure = False
+    attempt.settled = settlement
 
 
 def cut_off_later(attempt: Attempt) -> None:
@@ -116,18 +123,6 @@ def _prepared(attempt: Attempt, transaction: HandlerTransaction) -> bool:
         _fail(attempt, error)
         return False
     return True
-
-
-def _accepted(attempt: Attempt, verdict: Verdict) -> bool:
-    if verdict is not Verdict.SETTLED:
-        attempt.end = None  # its hold is gone: told by `on_loop`, and nothing of it is committed
-        attempt.let_go()
-    return verdict is Verdict.SETTLED
-
-
-def _done(attempt: Attempt, settlement: Settlement) -> None:
-    attempt.unsure = False
-    attempt.settled = settlement
 
 
 def _failed(attempt: Attempt, error: BaseException) -> float:
