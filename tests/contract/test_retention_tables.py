@@ -426,6 +426,8 @@ def test_what_can_not_be_swept_is_refused_when_it_is_declared(app_factory: Calla
         (fine, Lifecycle("event", retention=Retention("7d", only_when={"mood": "UGLY"})), "GOOD, BAD"),
         (fine, Lifecycle("event", retention=Retention("7d", only_when={"flag": "yes"})), "true or false"),
         (fine, Lifecycle("event", retention=Retention("7d", only_when={own.c.id: 1})), "no column"),
+        (fine, Lifecycle("event", retention=Retention("7d", only_when={"id": {"a": 1}})), "single value"),
+        (fine, Lifecycle("event", retention=Retention("7d", only_when={"id": [1, [2]]})), "single value"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=words):
             app.lifecycle(made, lifecycle)

@@ -16,11 +16,6 @@ class Place:
         self.path = path
         self._held: int | None = None
 
-    @property
-    def held(self) -> bool:
-        """Whether this object has it."""
-        return self._held is not None
-
     def take(self) -> bool:
         """Takes it if it is free; never waits. Raises OSError if the file can not be made."""
         if self._held is not None:
@@ -38,15 +33,15 @@ class Place:
         return True
 
     def is_taken(self) -> bool:
-        """Whether anybody has it at this moment."""
+        """Whether anybody has it at this moment. From any thread: it asks by a descriptor of its own."""
         if self._held is not None:
             return True
         if not self.path.exists():
             return False
-        if self.take():
-            self.give_back()
-            return False
-        return True
+        asking = Place(self.path)
+        free = asking.take()
+        asking.give_back()
+        return not free
 
     def give_back(self) -> None:
         """It is free again. Nothing happens if it is not held."""

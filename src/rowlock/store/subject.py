@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -205,7 +204,7 @@ def _check_value(column: Column[Any], value: object, *, what: str) -> None:
             )
     elif isinstance(kind, sa.Boolean) and value not in (True, False):
         raise DeclarationError(f"{what}: only_when has {shown(value)} for {column.name!r} (N1), which is true or false")
-    elif not isinstance(value, str | int | float | bytes | enum.Enum) and not hasattr(value, "__hash__"):
+    elif not isinstance(value, Hashable):  # a dict or a list in a list
         raise DeclarationTypeError(
             f"{what}: only_when has {shown(value)} for {column.name!r} (N1); give a single value"
         )
