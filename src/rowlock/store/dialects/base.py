@@ -165,7 +165,7 @@ class Dialect(KeyHooks, ThroughPooler):
         return self.quoted(column)
 
     def is_still(self, shape: QueueShape, *states: str) -> str:
-        """ "Being in one of these states, for rows named by id, in words that keep the primary key's index."""
+        """ "In one of these states", for rows that are named by id, in words that keep the primary key's index."""
         return f"{self.quoted(shape.column('state'))} {one_of(states)}"
 
     def exhausted(self, shape: QueueShape) -> str:
