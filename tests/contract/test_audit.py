@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from rowlock import App, AuditEntry, FilterError, InvalidState, Jobs
 from rowlock.store import audit
 from rowlock.store.audit import Action
 from support.databases import Database
-from support.jobtable import FINGERPRINT, JobTable
+from support.jobtable import FINGERPRINT, JobTable, failing
 
 
 @pytest.fixture
@@ -75,6 +76,28 @@ def test_a_deed_of_many_transactions_is_one_row(app: App, table: JobTable) -> No
     dead(table, 450)
     app.records.replay(state="dead", older_than="1s", queue="default")
     assert told(app) == [("replay", {"state": "dead", "queue": "default", "older_than": 1.0}, 450, None)]
+
+
+@pytest.mark.parametrize(
+    ("what", "state"), [("replay", "dead"), ("purge", "dead"), ("release", "blocked"), ("cancel", "pending")]
+)
+def test_a_deed_that_is_cut_off_is_done_and_told_as_far_as_it_went(
+    app: App, table: JobTable, what: str, state: str
+) -> None:
+    # contract: O2, O3, O4, O6: what is many is done in bounded transactions
+    known = {"fingerprint": app.jobs["a"].wire.fingerprint, "error_category": "unknown_job"}
+    ids = dead(table, 450, state=state, **(known if what == "release" else {}))
+    writes: list[str] = []
+
+    def third(statement: str) -> bool:
+        if re.search(r"(UPDATE|DELETE FROM) [`\"]?rowlock_job\b", statement):
+            writes.append(statement)
+        return len(writes) == 3
+
+    with failing(sa.Engine, third, lambda: RuntimeError("cut off"), 1), pytest.raises(RuntimeError, match="cut off"):
+        getattr(app.records, what)(queue="default")
+    assert [row.id for row in table.rows() if row.state == state] == ids[400:]
+    assert told(app) == [(what, {"queue": "default"}, 400, None)]
 
 
 def test_it_commits_and_rolls_back_with_the_deed(app: App, table: JobTable, engine: sa.Engine) -> None:

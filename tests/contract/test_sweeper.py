@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,14 +214,43 @@ def test_a_large_table_does_not_keep_a_small_one_waiting(
 
     @app.retention_guard(small)
     def then_time_is_up(rows: Sequence[Any]) -> Sequence[Any]:
-        monkeypatch.setattr(sweep, "monotonic", lambda: time.monotonic() + 3_600)
+        for module in (sweep, sweeper):
+            monkeypatch.setattr(module, "monotonic", lambda: time.monotonic() + 1_800)
         return rows
 
     report = run(app)
     assert report is not None
     assert not report.finished
+    pause, _ = app.databases["default"].run(turn.peek, EVERY)
+    assert 1_700 < pause <= 1_900  # as long as its run
     assert count(engine, small) == 0
     assert count(engine, schema.job) == 2_500
+
+
+def test_the_first_sweep_is_a_minute_after_the_start(
+    app: App, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # contract: N3
+    backlog(engine, 3)
+    slept: list[tuple[float, int]] = []
+
+    class EnoughError(Exception): ...
+
+    async def sleeps(seconds: float) -> None:
+        slept.append((seconds, count(engine, schema.job)))
+        if len(slept) == 2:
+            raise EnoughError
+
+    async def serve() -> None:
+        try:
+            await made(app).run()
+        finally:
+            await app.aclose()
+
+    monkeypatch.setattr(sweeper, "asyncio", SimpleNamespace(sleep=sleeps))
+    with pytest.raises(EnoughError):
+        asyncio.run(serve())
+    assert slept == [(60.0, 3), (sweeper.LONGEST_PAUSE_S, 0)]  # then it looks whose turn it is, within the hour
 
 
 # --- through failures -------------------------------------------------------------------------------------------------

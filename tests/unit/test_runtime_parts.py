@@ -168,6 +168,25 @@ async def test_a_loop_that_ends_by_a_defect_is_restarted_and_after_five_ends_giv
     assert stuck == ["the loop 'sweeper' ended 5 times within a minute (H1)"]
 
 
+@pytest.mark.parametrize(("apart_s", "given_up"), [(14.9, True), (15.1, False)])
+async def test_ends_that_are_more_than_a_minute_apart_stop_nothing(
+    monkeypatch: pytest.MonkeyPatch, apart_s: float, given_up: bool
+) -> None:
+    """contract: H1: five within a minute"""
+    stuck, ends = list[str](), list[int]()
+    monkeypatch.setattr("rowlock.runtime.supervise.monotonic", lambda: len(ends) * apart_s)
+    monkeypatch.setattr(Pauses, "next", lambda _self: 0.0)
+
+    async def body() -> None:
+        if len(ends) < 20:
+            ends.append(1)
+            raise RuntimeError
+
+    async with asyncio.timeout(20):
+        await supervised(body, Health().beat("sweeper"), stuck.append)
+    assert (len(ends), len(stuck)) == ((5, 1) if given_up else (20, 0))
+
+
 def test_health_says_when_a_loop_is_late_or_fails() -> None:
     """contract: H1"""
     health = Health()
