@@ -14,6 +14,7 @@ from sqlalchemy.dialects import mysql
 from rowlock import App, Archive, DeclarationError, Lifecycle, Retention, Ttl
 from rowlock.store import archive as moving
 from rowlock.testing import TestApp
+from support.databases import Database, SQLite
 from support.rows import NOW, count, insert, stamp, values
 
 DAY = timedelta(days=1)
@@ -132,6 +133,30 @@ def test_a_move_that_was_cut_off_behind_the_copy_converges(case: Case, monkeypat
     assert (report.swept, report.errors) == (7, ())
     assert everything(target, old) == before
     assert count(source, live) == 0
+
+
+def test_rows_are_held_until_their_copies_are_written(case: Case, database: Database) -> None:
+    # contract: N7
+    t, _, _ = case
+    filled(case, [31 * DAY] * 3)
+    free: list[int] = []
+    somebody = sa.create_engine(database.sync_url, poolclass=sa.NullPool)
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith("INSERT INTO old_deed"):
+            return
+        if isinstance(database, SQLite):
+            free.append(not database.locked())
+            return
+        with somebody.connect() as conn:
+            free.append(len(conn.exec_driver_sql("SELECT id FROM deed FOR UPDATE SKIP LOCKED").all()))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", before)
+    try:
+        assert t.sweep().swept == 3
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", before)
+    assert free == [0]
 
 
 def test_a_key_that_was_used_anew_does_not_overwrite_the_copy_of_its_first_row(case: Case) -> None:

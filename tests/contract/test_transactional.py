@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rowlock.testing import TestApp, context
 from support.databases import Database
 from support.live import Live
 from support.proxy import Proxy
+from support.races import Blocker
 from support.waiting import BOUND, wait_until, wait_until_async
 
 KINDS = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -492,6 +494,25 @@ async def test_one_place_over_two_workers(
     assert running == [1] * 10, "the others were not even claimed"
     assert len(receipts()) == 10
     assert "fails" not in caplog.text
+
+
+@KINDS
+@pytest.mark.databases("sqlite", reason="L8: elsewhere a BEGIN waits for nobody")
+async def test_its_timeout_starts_when_it_has_the_file(
+    live: Live, database: Database, receipts: Callable[[], list[str]], is_async: bool
+) -> None:
+    # contract: L8, R3
+    job = transactional(live, is_async, lambda ctx, attempt: None, timeout=0.3, overrun=0.1, max_attempts=1)
+    with Blocker(database) as somebody:
+        live.app.on("claimed")(lambda _event: somebody.begin())
+        async with live.worker():
+            done = job.enqueue(Charge("one"))
+            await wait_until_async(lambda: live.told("claimed"))
+            since = monotonic()
+            await wait_until_async(lambda: monotonic() > since + 0.6)
+            somebody.rollback()
+            record = await live.ended(done)
+    assert (record.state, record.attempt, receipts()) == ("succeeded", 1, ["one 1"])
 
 
 @pytest.mark.databases("postgresql", "mariadb", reason="K2: SQLite is a file: there is no network")
