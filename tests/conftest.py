@@ -1,7 +1,7 @@
 """Fixtures of the whole suite.
 
-Databases: `dialect`, `database`, `database_url`, `engine`, `async_engine`, `app_factory`; for tests that stop a server
-`own_server` and `own_database`; for tests with real worker processes `kill_kit`.
+Databases: `dialect`, `database`, `database_url`, `engine`, `async_engine`, `app_factory`, `table`; for tests that stop
+a server `own_server` and `own_database`; for tests with real worker processes `kill_kit`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from support import own, ready, servers
 from support.databases import Database, SQLite, make_database
+from support.jobtable import JobTable
 from support.kill import KillKit
 from support.leaks import LeakWatch
 
@@ -120,6 +121,7 @@ def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
         app = App(**options) if "settings" in options else App(url or database.url, **options)
         made.append(app)
         for group in groups:
+            group._app = None  # a module's group is in an application of its own in each test
             app.include(group)
         if migrate and url is None and list(app.databases) == ["default"]:
             ready.migrate(database, app.migrate)
@@ -130,6 +132,13 @@ def app_factory(database: Database) -> Iterator[Callable[..., Any]]:
     yield make
     for app in made:
         app.close()
+
+
+@pytest.fixture
+def table(database: Database) -> Iterator[JobTable]:
+    """Its job table by the database's own clock, and the store's functions on it."""
+    with JobTable(database, real_time=True) as opened:
+        yield opened
 
 
 @pytest.fixture

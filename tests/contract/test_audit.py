@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,24 +30,13 @@ def app(app_factory: Callable[..., App]) -> App:
     return made
 
 
-@pytest.fixture
-def table(database: Database, app: App) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    now = table.now()
-    return table.add(number, **{"state": "dead", "error_category": "failed", "finished_at": now, **columns})
-
-
 def told(app: App, **wanted: Any) -> list[tuple[str, dict[str, Any], int, str | None]]:
     return [(each.action, dict(each.detail), each.count, each.by) for each in app.audit.list(**wanted).items]
 
 
 def test_each_deed_is_one_row_with_what_it_was_of(app: App, table: JobTable) -> None:  # contract: O6
-    [first, second] = dead(table, 2)
-    blocked = dead(table, 1, state="blocked", error_category="unknown_job", fingerprint=app.jobs["a"].wire.fingerprint)
+    [first, second] = table.dead(2)
+    blocked = table.dead(1, state="blocked", error_category="unknown_job", fingerprint=app.jobs["a"].wire.fingerprint)
     before = table.now()
     app.records.replay(first, by="Zoë")
     app.records.purge(second)
@@ -63,7 +52,7 @@ def test_each_deed_is_one_row_with_what_it_was_of(app: App, table: JobTable) -> 
 
 
 def test_what_changed_nothing_leaves_nothing(app: App, table: JobTable) -> None:  # contract: O6
-    dead(table, 3)
+    table.dead(3)
     app.records.replay(state="dead", dry_run=True, by="me")
     app.records.purge(state="blocked")
     [running] = [hold.id for hold in table.running()]
@@ -73,7 +62,7 @@ def test_what_changed_nothing_leaves_nothing(app: App, table: JobTable) -> None:
 
 
 def test_a_deed_of_many_transactions_is_one_row(app: App, table: JobTable) -> None:  # contract: O6
-    dead(table, 450)
+    table.dead(450)
     app.records.replay(state="dead", older_than="1s", queue="default")
     assert told(app) == [("replay", {"state": "dead", "queue": "default", "older_than": 1.0}, 450, None)]
 
@@ -86,7 +75,7 @@ def test_a_deed_that_is_cut_off_is_done_and_told_as_far_as_it_went(
 ) -> None:
     # contract: O2, O3, O4, O6: what is many is done in bounded transactions
     known = {"fingerprint": app.jobs["a"].wire.fingerprint, "error_category": "unknown_job"}
-    ids = dead(table, 450, state=state, **(known if what == "release" else {}))
+    ids = table.dead(450, state=state, **(known if what == "release" else {}))
     writes: list[str] = []
 
     def third(statement: str) -> bool:
@@ -102,7 +91,7 @@ def test_a_deed_that_is_cut_off_is_done_and_told_as_far_as_it_went(
 
 def test_it_commits_and_rolls_back_with_the_deed(app: App, table: JobTable, engine: sa.Engine) -> None:
     # contract: O6, O2
-    ids = dead(table, 3)
+    ids = table.dead(3)
     with Session(engine) as session:
         app.records.replay(ids[0], connection=session)
         session.rollback()
@@ -116,8 +105,8 @@ def test_it_commits_and_rolls_back_with_the_deed(app: App, table: JobTable, engi
 @pytest.mark.databases("mariadb", reason="E2: elsewhere a session's character set has every character, or is converted")
 def test_texts_stay_whole_in_a_session_of_an_older_character_set(app: App, table: JobTable, database: Database) -> None:
     # contract: O6, O2
-    [id_] = dead(table, job="Überweisung 支付", key="ключ")
-    dead(table, job="?berweisung ??")
+    [id_] = table.dead(job="Überweisung 支付", key="ключ")
+    table.dead(job="?berweisung ??")
     old = sa.create_engine(database.sync_url.update_query_dict({"charset": "latin1"}))
     with Session(old) as session, session.begin():
         app.records.replay(job="Überweisung 支付", key="ключ", by="Иван", connection=session)
@@ -127,7 +116,7 @@ def test_texts_stay_whole_in_a_session_of_an_older_character_set(app: App, table
 
 
 async def test_from_a_coroutine_and_in_pages(app: App, table: JobTable) -> None:  # contract: O6
-    for id_ in dead(table, 5):
+    for id_ in table.dead(5):
         await app.records.apurge(id_)
     page = await app.audit.alist(limit=2)
     seen = list(page.items)
@@ -173,7 +162,7 @@ async def test_a_telemetry_database_holds_the_entries_of_all(
     settings = {"database": {name: {"url": url} for name, url in databases.items()}, "runtime": {"mode": "worker"}}
     app = app_factory(jobs, settings=settings)
     with JobTable(database, real_time=True) as table:
-        ids = dead(table, 450)
+        ids = table.dead(450)
         app.records.replay(ids[0], database="main", by="me")
         await app.records.areplay(state="dead", database="main")
         async with async_engine() as engine, engine.begin() as connection:

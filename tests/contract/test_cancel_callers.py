@@ -42,24 +42,7 @@ def post() -> None:
 
 @pytest.fixture
 def app(app_factory: Callable[..., App]) -> App:
-    jobs._app = None  # each test includes the module's group in an application of its own
     return app_factory(jobs)
-
-
-@pytest.fixture
-def table(database: Database, app: App) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def cancels(table: JobTable) -> list[tuple[int, str | None]]:
-    with table.db.engine().connect() as connection:
-        c = schema.cancel.c
-        return [(row.id, row.asked_by) for row in connection.execute(sa.select(c.id, c.asked_by).order_by(c.id))]
-
-
-def states(table: JobTable, ids: list[int]) -> list[str]:
-    return [table.row(id_).state for id_ in ids]
 
 
 def test_one_or_many(app: App, table: JobTable) -> None:  # contract: O4
@@ -70,11 +53,11 @@ def test_one_or_many(app: App, table: JobTable) -> None:  # contract: O4
     assert app.records.cancel(hold.id, by="ada") is State.RUNNING
     assert app.records.cancel(queue="a", dry_run=True) == Done(3, 0)
     assert app.records.cancel(queue="a", limit=1) == Done(1, 0)
-    assert states(table, [first, second, third]) == ["cancelled", "cancelled", "pending"]
+    assert table.states([first, second, third]) == ["cancelled", "cancelled", "pending"]
     assert app.records.cancel(state="pending") == Done(2, 0)
-    assert states(table, [third, other.id]) == ["cancelled"] * 2
+    assert table.states([third, other.id]) == ["cancelled"] * 2
     assert app.records.cancel(older_than=timedelta(seconds=0), state=State.RUNNING) == Done(1, 0)
-    assert cancels(table) == [(hold.id, "ada")]
+    assert table.cancels() == {hold.id: "ada"}
     assert post.enqueue(key="k").created
 
 
@@ -96,7 +79,7 @@ def test_what_is_wrong_is_refused_before_anything_is_done(app: App, table: JobTa
     for error, arguments in given:
         with pytest.raises(error):
             app.records.cancel(**arguments)
-    assert states(table, [id_]) == ["pending"]
+    assert table.states([id_]) == ["pending"]
     assert app.audit.list().items == []
 
 
@@ -108,7 +91,7 @@ def test_in_the_callers_transaction(app: App, table: JobTable, engine: sa.Engine
         with pytest.raises(InvalidState, match="cancelled"):
             app.records.cancel(ids[0], connection=session)
         session.rollback()
-    assert (states(table, ids), cancels(table), app.audit.list().items) == (["pending"] * 3, [], [])
+    assert (table.states(ids), table.cancels(), app.audit.list().items) == (["pending"] * 3, {}, [])
     with Session(engine) as session, session.begin():
         own = post.enqueue(key="k", connection=session)
         assert app.records.cancel(own.id, connection=session) is State.CANCELLED
@@ -117,8 +100,8 @@ def test_in_the_callers_transaction(app: App, table: JobTable, engine: sa.Engine
             assert app.records.cancel(ids[0], connection=session) is State.CANCELLED
             inner.rollback()
         assert app.records.cancel(ids[1], connection=session) is State.CANCELLED
-    assert states(table, [own.id, *ids]) == ["cancelled", "pending", "cancelled", "pending"]
-    assert cancels(table) == [(hold.id, "bjørn 漢")]
+    assert table.states([own.id, *ids]) == ["cancelled", "pending", "cancelled", "pending"]
+    assert table.cancels() == {hold.id: "bjørn 漢"}
     finished = table.row(ids[1]).finished_at
     assert abs(table.now() - finished) < timedelta(minutes=1)
 
@@ -137,7 +120,7 @@ def test_a_key_that_it_frees_is_free_in_the_same_transaction(
             if how == "rolls back":
                 transaction.rollback()
         assert new.created == (how != "takes it back")
-        assert states(table, [old.id]) == ["cancelled" if how == "commits" else "pending"]
+        assert table.states([old.id]) == ["cancelled" if how == "commits" else "pending"]
         again = post.enqueue(key=how)
         assert (again.id, again.created) == (new.id if how == "commits" else old.id, False)
 
@@ -152,7 +135,7 @@ async def test_a_key_that_it_frees_in_an_async_transaction(app: App, table: JobT
             assert new.created
     finally:
         await app.aclose()
-    assert states(table, [old.id, new.id]) == ["cancelled", "pending"]
+    assert table.states([old.id, new.id]) == ["cancelled", "pending"]
 
 
 @pytest.mark.databases("mariadb", reason="E4: elsewhere a statement sees what is committed before it")
@@ -178,7 +161,7 @@ def test_a_blind_snapshot_sees_what_is_in_work_by_now(app: App, table: JobTable,
                 assert app.records.cancel(gone) is State.RUNNING
         late = post.enqueue(detached=True)
         assert app.records.cancel(late.id, connection=session) is State.CANCELLED
-    assert states(table, [claimed, ended, replayed, late.id]) == ["running", "succeeded", "cancelled", "cancelled"]
+    assert table.states([claimed, ended, replayed, late.id]) == ["running", "succeeded", "cancelled", "cancelled"]
 
 
 @pytest.mark.databases("mariadb", reason="E4: elsewhere a statement sees what is committed before it")
@@ -193,11 +176,11 @@ def test_a_replay_takes_a_cancel_back_that_its_snapshot_does_not_show(
         session.execute(sa.text("SELECT COUNT(*) FROM rowlock_job"))  # the snapshot
         other_session.commit()
         assert app.records.replay(state="dead", connection=session, dry_run=True) == Done(1, 0)
-        assert cancels(table) == [(hold.id, None)]
+        assert table.cancels() == {hold.id: None}
         assert app.records.replay(hold.id, connection=session) == Done(1, 0)
         [other] = table.running()
         assert app.records.cancel(other.id) is State.RUNNING  # it keeps others' cancels from nothing
-    assert (states(table, [hold.id]), cancels(table)) == (["pending"], [(other.id, None)])
+    assert (table.states([hold.id]), table.cancels()) == (["pending"], {other.id: None})
 
 
 def test_on_a_connection_in_autocommit_mode(app: App, table: JobTable, engine: sa.Engine) -> None:  # contract: O4, E2
@@ -205,7 +188,7 @@ def test_on_a_connection_in_autocommit_mode(app: App, table: JobTable, engine: s
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         assert app.records.cancel(id_, connection=connection) is State.CANCELLED
         assert app.records.cancel(hold.id, connection=connection) is State.RUNNING
-    assert (states(table, [id_]), cancels(table)) == (["cancelled"], [(hold.id, None)])
+    assert (table.states([id_]), table.cancels()) == (["cancelled"], {hold.id: None})
 
 
 async def test_from_a_coroutine(app: App, table: JobTable, async_engine: Any) -> None:  # contract: O4
@@ -224,7 +207,7 @@ async def test_from_a_coroutine(app: App, table: JobTable, async_engine: Any) ->
             await app.records.acancel(10_000)
     finally:
         await app.aclose()
-    assert (states(table, ids), cancels(table)) == (["cancelled", "cancelled", "pending"], [])
+    assert (table.states(ids), table.cancels()) == (["cancelled", "cancelled", "pending"], {})
 
 
 def test_another_database_is_refused(app: App, table: JobTable) -> None:  # contract: O4, E3
@@ -233,7 +216,7 @@ def test_another_database_is_refused(app: App, table: JobTable) -> None:  # cont
     with other.connect() as connection, pytest.raises((WrongDatabase, NotMigrated)):
         app.records.cancel(id_, connection=connection)
     other.dispose()
-    assert states(table, [id_]) == ["pending"]
+    assert table.states([id_]) == ["pending"]
 
 
 @pytest.mark.databases("postgresql", "mariadb", reason="E4: SQLite has one writer at a time")
@@ -249,7 +232,7 @@ def test_it_waits_for_another_cancel_of_the_same_record_only_and_not_for_ever(
         with pytest.raises(EnqueueBusy, match="another transaction"):
             app.records.cancel(first.id)
         assert app.records.cancel(second.id) is State.RUNNING
-    assert [id_ for id_, _ in cancels(table)] == [first.id, second.id]
+    assert list(table.cancels()) == [first.id, second.id]
 
 
 @pytest.mark.databases("sqlite", reason="E4: servers have no lock of the whole database")
@@ -336,5 +319,5 @@ def test_the_command(cli: Callable[..., Result], table: JobTable) -> None:  # co
         "dry_run": False,
     }
     assert "2 records cancelled" in cli("--state", "pending", "--queue", "a", "--yes").out
-    assert states(table, ids) == ["cancelled"] * 4
-    assert cancels(table) == [(hold.id, "ada")]
+    assert table.states(ids) == ["cancelled"] * 4
+    assert table.cancels() == {hold.id: "ada"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,16 +44,6 @@ def cli(
 
 
 @pytest.fixture
-def table(database: Database) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    return table.add(number, **{"state": "dead", "error_category": "failed", "finished_at": table.now(), **columns})
-
-
-@pytest.fixture
 def folder_without(cli: Cli) -> None:
     """No pyproject.toml names the application."""
     Path("pyproject.toml").unlink()
@@ -67,8 +56,8 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("command", "done"), [("replay", "replayed"), ("purge", "purged")])
 def test_dead_letters(cli: Cli, table: JobTable, command: str, done: str) -> None:  # contract: O2, O6
-    first = dead(table, 3, queue="a")
-    rest = dead(table, 2, queue="b")
+    first = table.dead(3, queue="a")
+    rest = table.dead(2, queue="b")
     [running] = [hold.id for hold in table.running()]
 
     def gone(ids: list[int]) -> bool:
@@ -122,7 +111,7 @@ def test_the_id_and_the_application_stand_side_by_side(
 def test_what_is_named_stands_before_the_application(
     cli: Cli, table: JobTable, folder_without: None
 ) -> None:  # contract: H4, O5
-    [id_] = dead(table, job="a")
+    [id_] = table.dead(job="a")
     assert cli("records", "show", str(id_), "news:app").code == 0
     assert "is dead" in cli("records", "explain", str(id_), "news:app").out
     assert cli("queues", "pause", "mail", "news:app").out == "queue 'mail' is paused\n"
@@ -131,7 +120,7 @@ def test_what_is_named_stands_before_the_application(
 
 
 def test_a_conflict_is_told(cli: Cli, table: JobTable) -> None:  # contract: O2
-    [old] = dead(table, key="k")
+    [old] = table.dead(key="k")
     [holder] = table.add(key="k")
     assert cli("records", "replay", "--state", "dead", "--yes").out == (
         "0 records replayed; 1 stay as they are, since active records have their keys\n"
@@ -141,7 +130,7 @@ def test_a_conflict_is_told(cli: Cli, table: JobTable) -> None:  # contract: O2
 
 def test_who_sits_before_a_terminal_is_asked(cli: Cli, table: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
     # contract: O2
-    dead(table, 2)
+    table.dead(2)
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert cli("records", "purge", "--state", "dead").code == 1
     assert len(table.rows()) == 2
@@ -152,7 +141,7 @@ def test_who_sits_before_a_terminal_is_asked(cli: Cli, table: JobTable, monkeypa
 
 def test_a_queue_is_paused_listed_and_resumed(cli: Cli, table: JobTable) -> None:  # contract: O5, O1, O6
     table.add(3, queue="mail")
-    dead(table, 2, queue="other")
+    table.dead(2, queue="other")
     assert cli("queues", "pause", "mail", "--by", "ann").out == "queue 'mail' is paused\n"
     assert cli("queues", "pause", "mail").out == "queue 'mail' is paused, as it was before\n"
     assert table.claim(queue="mail") == []
@@ -178,7 +167,7 @@ def test_a_queue_is_paused_listed_and_resumed(cli: Cli, table: JobTable) -> None
 
 
 def test_the_audit_is_filtered_and_paged(cli: Cli, table: JobTable) -> None:  # contract: O6
-    for id_ in dead(table, 3):
+    for id_ in table.dead(3):
         cli("records", "purge", str(id_), "--by", "ann")
     cli("queues", "pause", "mail", "--by", "bob")
     page = cli("audit", "--action", "purge", "--limit", "2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,16 +11,9 @@ import pytest
 
 from rowlock import App, State
 from rowlock.store import counts, listing
-from support.databases import Database
 from support.jobtable import JobTable
 
 STATES = ("pending", "running", "succeeded", "dead", "blocked", "cancelled")
-
-
-@pytest.fixture
-def table(database: Database) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,16 +11,9 @@ import sqlalchemy as sa
 
 from rowlock import App, FilterError, NotFound, State
 from rowlock.store.clock import Clock
-from support.databases import Database
 from support.jobtable import JobTable
 
 AppFactory = Callable[..., App]
-
-
-@pytest.fixture
-def table(database: Database) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
 
 
 @pytest.fixture

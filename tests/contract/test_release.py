@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,44 +25,17 @@ from rowlock import (
 )
 from support.databases import Database
 from support.jobtable import JobTable
+from support.letters import Letter, blocked, declared
 from support.races import Blocker
 from support.waiting import wait_until
 
-
-@dataclass(frozen=True)
-class Letter:
-    to: str
-
-
 jobs = Jobs()
-
-
-@jobs.job(name="post", aliases=("mail",), max_attempts=3, timeout=5)
-def post(letter: Letter) -> None:
-    pass
+post = declared(jobs)
 
 
 @pytest.fixture
 def app(app_factory: Callable[..., App]) -> App:
-    jobs._app = None  # each test includes the module's group in an application of its own
     return app_factory(jobs)
-
-
-@pytest.fixture
-def table(database: Database, app: App) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def blocked(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    """Records as blocking leaves them."""
-    now = table.now()
-    row = {
-        "job": "post", "fingerprint": post.wire.fingerprint, "payload": '{"to":"a"}', "state": "blocked", "attempt": 1,
-        "max_attempts": 3, "error_category": "schema_mismatch", "error_summary": "x", "finished_at": now,
-        "run_at": now - timedelta(days=1),
-    }  # fmt: skip
-    return table.add(number, **{**row, **columns})
 
 
 @pytest.mark.parametrize("category", ["unknown_job", "schema_mismatch", "invalid_policy"])

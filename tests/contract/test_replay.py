@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,23 +27,20 @@ from rowlock import (
 from rowlock.testing import TestApp
 from support.databases import Database
 from support.jobtable import JobTable
+from support.letters import Letter, blocked, dead, declared
 from support.races import Blocker
 from support.waiting import wait_until
-
-
-@dataclass(frozen=True)
-class Letter:
-    to: str
-
 
 jobs = Jobs()
 fails = True
 
 
-@jobs.job(name="post", aliases=("mail",), max_attempts=3, timeout=5)
-def post(letter: Letter) -> None:
+def deliver() -> None:
     if fails:
         raise TimeoutError
+
+
+post = declared(jobs, deliver)
 
 
 @jobs.job(name="other", max_attempts=1, timeout=5)
@@ -54,30 +50,7 @@ def other() -> None:
 
 @pytest.fixture
 def app(app_factory: Callable[..., App]) -> App:
-    jobs._app = None  # each test includes the module's group in an application of its own
     return app_factory(jobs)
-
-
-@pytest.fixture
-def table(database: Database, app: App) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    """Records as the last attempt leaves them."""
-    now = table.now()
-    row = {
-        "job": "post", "fingerprint": post.wire.fingerprint, "payload": '{"to":"a"}', "state": "dead", "attempt": 3,
-        "max_attempts": 3, "error_category": "failed", "error_class": "builtins.TimeoutError", "error_summary": "x",
-        "finished_at": now, "run_at": now - timedelta(days=1), "created_at": now - timedelta(days=30),
-        "token": "t", "handed_back": 4, "claimed_by": "host:1", "claimed_at": now - timedelta(minutes=1),
-    }  # fmt: skip
-    return table.add(number, **{**row, **columns})
-
-
-def blocked(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    return dead(table, number, **{"state": "blocked", "attempt": 1, "error_category": "unknown_job", **columns})
 
 
 CHANGED = {"state", "run_at", "attempt", "handed_back", "finished_at", "lease"}

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from rowlock import State
 from rowlock.model.outcome import Category, Settlement
 from rowlock.model.table import JOBS
-from rowlock.store import change, operate, schema
+from rowlock.store import change, operate
 from rowlock.store.asked import asked, carry_out
 from rowlock.store.cancel import cancel_one
 from rowlock.store.claim import claim
@@ -61,11 +61,6 @@ def carried(jobs: JobTable) -> list[int]:
     return [record.id for record in jobs.db.run(carry_out).records]
 
 
-def cancels(jobs: JobTable) -> list[int]:
-    with jobs.db.engine().connect() as connection:
-        return list(connection.execute(sa.select(schema.cancel.c.id).order_by(schema.cancel.c.id)).scalars())
-
-
 # --- locked rows ------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +101,7 @@ def test_where_no_claim_comes_the_step_carries_it_out(jobs: JobTable, database: 
     row = jobs.row(id_)
     assert row.state == ("succeeded" if how == "changes it" else "cancelled")
     assert how == "changes it" or until <= row.finished_at <= jobs.now()
-    assert cancels(jobs) == []
+    assert jobs.cancels() == {}
 
 
 @SERVERS
@@ -195,7 +190,7 @@ def test_the_record_ends_while_the_cancel_is_not_committed(
         session.commit()
     assert carried(jobs) == ([hold.id] if end == "cancelled" else [])
     assert jobs.row(hold.id).state == end
-    assert cancels(jobs) == []
+    assert jobs.cancels() == {}
 
 
 # --- another life -----------------------------------------------------------------------------------------------------
@@ -212,11 +207,11 @@ def test_a_replay_takes_a_cancel_back_that_came_too_late(jobs: JobTable, categor
     cancel(jobs, hold.id)
     jobs.change(hold.id, state="dead", lease=None, error_category=category)
     replay(jobs, hold.id)
-    assert (carried(jobs), cancels(jobs)) == ([], [])
+    assert (carried(jobs), jobs.cancels()) == ([], {})
     [record] = jobs.claim()
     assert (record.id, bool(record.cancelled)) == (hold.id, False)
     assert cancel(jobs, hold.id) is State.RUNNING  # the next life can be cancelled as the first one could
-    assert cancels(jobs) == [hold.id]
+    assert list(jobs.cancels()) == [hold.id]
 
 
 @SERVERS
@@ -229,11 +224,11 @@ def test_what_carries_cancels_out_passes_a_replay_by(jobs: JobTable, database: D
         blocker.lock_row("rowlock_job", id=hold.id)
         blocker.execute("UPDATE rowlock_job SET state = 'pending', attempt = 0 WHERE id = :id", id=hold.id)
         assert carried(jobs) == []
-        assert cancels(jobs) == [hold.id]  # it could not see the record, so it keeps the cancel
+        assert list(jobs.cancels()) == [hold.id]  # it could not see the record, so it keeps the cancel
         blocker.execute("DELETE FROM rowlock_cancel WHERE id = :id", id=hold.id)
         assert carried(jobs) == []
         blocker.commit()
-    assert (jobs.row(hold.id).state, cancels(jobs)) == ("pending", [])
+    assert (jobs.row(hold.id).state, jobs.cancels()) == ("pending", {})
 
 
 @SERVERS
@@ -248,7 +243,7 @@ def test_a_cancel_that_somebody_has_locked_is_passed_by(jobs: JobTable, database
         blocker.lock_row("rowlock_cancel", id=first.id)
         assert carried(jobs) == ([second.id] if state == "dead" else [])
     assert carried(jobs) == ([first.id] if state == "dead" else [])
-    assert cancels(jobs) == []
+    assert jobs.cancels() == {}
 
 
 # --- all at once ------------------------------------------------------------------------------------------------------
@@ -291,4 +286,4 @@ def test_many_at_once_never_run_what_was_cancelled_before(jobs: JobTable) -> Non
     assert [each for each in done if each[0] > told[each[1]] and each[2] is Verdict.SETTLED] == []
     assert Verdict.LOST not in {verdict for _, _, verdict in done}
     jobs.db.run(carry_out)
-    assert cancels(jobs) == []
+    assert jobs.cancels() == {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -29,26 +28,11 @@ def a() -> None:
 
 @pytest.fixture
 def app(app_factory: Callable[..., App]) -> App:
-    jobs._app = None  # each test includes the module's group in an application of its own
     return app_factory(jobs)
 
 
-@pytest.fixture
-def table(database: Database, app: App) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
-
-
-def dead(table: JobTable, number: int = 1, **columns: Any) -> list[int]:
-    return table.add(number, **{"state": "dead", "error_category": "failed", "finished_at": table.now(), **columns})
-
-
-def states(table: JobTable) -> dict[int, str]:
-    return {row.id: row.state for row in table.rows()}
-
-
 def test_replays_of_the_same_records_share_them(app: App, table: JobTable) -> None:  # contract: O2, O6
-    ids = dead(table, 600)
+    ids = table.dead(600)
     start = barrier(4)
 
     def replay() -> Done:
@@ -59,13 +43,13 @@ def test_replays_of_the_same_records_share_them(app: App, table: JobTable) -> No
     left = app.records.replay(state="dead").count  # what one passed over since another had it, that one changed
     assert sum(each.count for each in done) + left == 600
     assert left == 0
-    assert set(states(table).values()) == {"pending"}
-    assert sorted(states(table)) == ids
+    assert set(table.states()) == {"pending"}
+    assert [row.id for row in table.rows()] == ids
     assert sum(entry.count for entry in app.audit.list().items) == 600
 
 
 def test_a_replay_and_a_purge_of_the_same_records_share_them(app: App, table: JobTable) -> None:  # contract: O2
-    dead(table, 600)
+    table.dead(600)
     start = barrier(2)
 
     def change(what: Callable[..., Done]) -> Callable[[], Done]:
@@ -77,15 +61,15 @@ def test_a_replay_and_a_purge_of_the_same_records_share_them(app: App, table: Jo
 
     replayed, purged = in_threads(change(app.records.replay), change(app.records.purge))
     assert replayed.count + purged.count == 600
-    assert len(states(table)) == replayed.count
-    assert set(states(table).values()) <= {"pending"}
+    assert len(table.rows()) == replayed.count
+    assert set(table.states()) <= {"pending"}
 
 
 def test_a_replay_and_an_enqueue_of_one_key_make_one_active_record(app: App, table: JobTable) -> None:
     # contract: O2, E4
     for number in range(12):
         key = f"k{number}"
-        [old] = dead(table, key=key)
+        [old] = table.dead(key=key)
         start = barrier(3)
 
         def replay(old: int = old, start: threading.Barrier = start) -> str:
@@ -109,7 +93,7 @@ def test_a_replay_and_an_enqueue_of_one_key_make_one_active_record(app: App, tab
 
 def test_two_replays_of_one_record(app: App, table: JobTable) -> None:  # contract: O2
     # case: C81
-    [id_] = dead(table)
+    [id_] = table.dead()
     start = barrier(4)
 
     def replay() -> str:
@@ -128,7 +112,7 @@ def test_a_replay_that_loses_its_key_between_look_and_write(
     app: App, table: JobTable, database: Database, engine: sa.Engine
 ) -> None:
     # contract: O2, E4
-    lost, free = dead(table, key="k")[0], dead(table)[0]
+    lost, free = table.dead(key="k")[0], table.dead()[0]
     at = "'2027-01-01 00:00:00.000000'"
     key = "`key`" if database.dialect == "mariadb" else "key"
     with Blocker(database) as other:  # a plain INSERT of somebody's: it takes no lock that is looked at first
@@ -142,7 +126,7 @@ def test_a_replay_that_loses_its_key_between_look_and_write(
         other.commit()
         done = late.result(20)
     assert done == Done(1, 1)
-    assert (states(table)[lost], states(table)[free]) == ("dead", "pending")
+    assert tuple(table.states([lost, free])) == ("dead", "pending")
     with pytest.raises(KeyTaken):
         app.records.replay(lost)
 

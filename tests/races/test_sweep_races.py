@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +18,6 @@ from support.races import Blocker, in_background, wait_for_waiters
 
 OLD = timedelta(days=8)
 EVERY = timedelta(hours=1)
-
-
-@pytest.fixture
-def table(database: Database) -> Iterator[JobTable]:
-    with JobTable(database, real_time=True) as made:
-        yield made
 
 
 def subject(db: Store) -> Subject:

@@ -89,6 +89,10 @@ class JobTable:
             ids = connection.execute(sa.select(schema.job.c.id).where(schema.job.c.id > last).order_by(schema.job.c.id))
             return list(ids.scalars())
 
+    def dead(self, number: int = 1, **columns: Any) -> list[int]:
+        """Rows of what was given up just now."""
+        return self.add(number, **{"state": "dead", "error_category": "failed", "finished_at": self.now(), **columns})
+
     def running(self, number: int = 1, *, lease: timedelta = timedelta(minutes=1), **columns: Any) -> list[Hold]:
         """Rows that somebody holds; `lease` from now."""
         now = self.now()
@@ -112,6 +116,17 @@ class JobTable:
             query = query.where(schema.job.c.id.in_(list(ids)))
         with self.db.engine().connect() as connection:
             return list(connection.execute(query))
+
+    def states(self, ids: Iterable[int] | None = None) -> list[str]:
+        """Of these records in this order, or of all."""
+        found = {row.id: row.state for row in self.rows()}
+        return [found[id_] for id_ in (found if ids is None else ids)]
+
+    def cancels(self) -> dict[int, str | None]:
+        """The records in work that somebody asked to cancel, and who."""
+        with self.db.engine().connect() as connection:
+            c = schema.cancel.c
+            return {row.id: row.asked_by for row in connection.execute(sa.select(c.id, c.asked_by).order_by(c.id))}
 
     def now(self) -> datetime:
         """The clock of the statements: the test's, or the database's."""
